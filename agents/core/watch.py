@@ -40,8 +40,12 @@ def next_deadline_s(state: State) -> float | None:
     """The next moment at which `on_tick` has something to do; None: never, as things are."""
     due: list[float] = [state.seen_s + limits.WATCH_S] if state.seen_s is not None and state.ranks else []
     for rank in state.ranks.values():
-        overdue_s = overdue_at_s(rank, state.away)
-        due.extend(moment for moment in (rank.kill_at_s, rank.exit_due_s, overdue_s) if moment is not None)
+        if rank.kill_at_s is not None:
+            due.append(rank.kill_at_s)
+        if rank.exit_due_s is not None:
+            due.append(rank.exit_due_s)
+        if (overdue_s := overdue_at_s(rank, state.away)) is not None:
+            due.append(overdue_s)
         if rank.process is ProcessState.LAUNCHING:
             due.append(rank.launched_at_s + limits.FORK_TIMEOUT_S)
     cut_off_at_s = None if state.link.up else state.link.since_s + limits.LEASE_S

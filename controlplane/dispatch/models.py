@@ -25,7 +25,7 @@ class Command(models.Model):
 
     id = models.CharField(primary_key=True, max_length=32)
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="commands")
-    job = models.ForeignKey(Job, null=True, on_delete=models.CASCADE, related_name="commands")
+    job = models.ForeignKey(Job, null=True, on_delete=models.CASCADE, related_name="commands", db_index=False)
     decision_id = models.CharField(max_length=32, blank=True, db_index=True)
     attempt = models.IntegerField(default=0)
     epoch = models.BigIntegerField(default=0)
@@ -50,6 +50,10 @@ class Command(models.Model):
     send_due_at = models.DateTimeField(null=True, db_index=True)
     detail = models.TextField(blank=True)
     data = models.TextField(blank=True)
+
+    class Meta:
+        # A job's commands are asked for by kind: of a large one there are tens of thousands.
+        indexes = [models.Index(fields=["job", "kind", "state"], name="command_of_job")]
 
 
 class Unmade(models.Model):

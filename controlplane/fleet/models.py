@@ -1,6 +1,7 @@
 """Observed columns are written by ingest alone, `state` by services alone."""
 
 from django.db import models
+from django.db.models import Q
 
 from controlplane.protocol.frames import PROTOCOL_MIN
 from controlplane.protocol.states import NodeState
@@ -97,3 +98,7 @@ class Device(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["node", "index"], name="device_slot_once")]
+        # Few of a fleet's devices wait for a reset, and each load asks for them.
+        indexes = [
+            models.Index(fields=["node"], condition=Q(reset_wanted_at__isnull=False), name="device_reset_wanted")
+        ]

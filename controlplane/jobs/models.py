@@ -103,6 +103,9 @@ class Replica(models.Model):
         constraints = [models.UniqueConstraint(fields=["attempt", "index", "incarnation"], name="incarnation_once")]
 
 
+EXITED_BY_ITSELF = Q(exit_code__isnull=False) | Q(exit_signal__isnull=False)
+
+
 class Rank(models.Model):
     """One process. `released_at` set when the process is proved gone; until then it
     holds its device (the constraint: no device in two live ranks). `out_of_section_s`: the
@@ -127,6 +130,11 @@ class Rank(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["replica", "rank"], name="rank_once"),
             models.UniqueConstraint(fields=["device"], condition=Q(released_at=None), name="device_held_once"),
+        ]
+        # When the last rank of a replica joined, and which ranks ended by themselves, without a look at all of them.
+        indexes = [
+            models.Index(fields=["replica", "joined_at"], condition=Q(joined_at__isnull=False), name="rank_joined"),
+            models.Index(fields=["released_at"], condition=EXITED_BY_ITSELF, name="rank_exited"),
         ]
 
 

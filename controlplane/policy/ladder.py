@@ -17,7 +17,7 @@ from controlplane.policy.facts import (
 from controlplane.policy.findings import PROVING
 from controlplane.policy.placement import Pool, place_replica, slots_of
 from controlplane.policy.plan import SetNodeState, StartReplica
-from controlplane.policy.pools import pool_for
+from controlplane.policy.pools import pool_for, size_for
 from controlplane.policy.proved import Failure
 from controlplane.policy.snapshot import JobSnapshot, Placement, ReplicaFact, SignalFact
 from controlplane.protocol.states import UNFIT, NodeState, ReplicaState
@@ -95,6 +95,16 @@ def attempt_pool(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Fa
         return pool
     kept = tuple(slot for failure in failures if "barred" not in failure.evidence for slot in failure.bad_slots)
     return pool_for(lifted(snapshot), config, leaving=snapshot.replicas, bad_nodes=bad_nodes, bad_slots=kept)
+
+
+def attempt_size(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...]) -> int:
+    """Number of devices of `attempt_pool`."""
+    bad_nodes = tuple(node for failure in failures for node in failure.bad_nodes)
+    bad_slots = tuple(slot for failure in failures for slot in failure.bad_slots)
+    size = size_for(snapshot, config, leaving=snapshot.replicas, bad_nodes=bad_nodes, bad_slots=bad_slots)
+    if size >= max((replica.world_size for replica in snapshot.replicas), default=1):
+        return size
+    return attempt_pool(snapshot, config, failures).size
 
 
 def _placed(pool: Pool, slot: ReplicaFact, *, tp: int) -> tuple[Placement, ...]:

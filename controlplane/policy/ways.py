@@ -14,7 +14,7 @@ from controlplane.policy import prices, relief
 from controlplane.policy.budget import spent
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import current_view, holds_state, live_replicas, setup_patience_s
-from controlplane.policy.ladder import attempt_pool, may_start, start_slots
+from controlplane.policy.ladder import attempt_size, may_start, start_slots
 from controlplane.policy.once import per_pass
 from controlplane.policy.plan import Alternative, StartReplica
 from controlplane.policy.pools import why_none
@@ -234,7 +234,7 @@ def _stakes(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure
     usual = min(asked, max_contributors(snapshot.job.spec) or asked)
     gpus = max((replica.world_size for replica in snapshot.replicas), default=1)
     missing = max(0, usual - sum(replica.index not in lost for replica in live_replicas(snapshot)))
-    placeable = attempt_pool(snapshot, config, failures).size // gpus
+    placeable = attempt_size(snapshot, config, failures) // gpus
     return prices.Stakes(gpus=gpus, asked=usual, missing=missing, started=min(missing, starts), placeable=placeable)
 
 

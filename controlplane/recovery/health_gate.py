@@ -58,13 +58,14 @@ def silent_s(
     node: Node, live_state: dict[str, Any] | None, clock: tuple[float | None, float] | None = None
 ) -> float | None:
     """Seconds since the node was heard. `clock`: what `clock_step` said, for who asks about many nodes."""
-    return nodes.silent_s((live_state or {}).get(node.id), closed_s(node, clock_step() if clock is None else clock))
+    closed = closed_s(node.connected, node.disconnected_at, clock_step() if clock is None else clock)
+    return nodes.silent_s((live_state or {}).get(node.id), closed)
 
 
-def closed_s(node: Node, clock: tuple[float | None, float]) -> float | None:
-    """For how many seconds its connection is closed; None: it is open, or not known. `clock`: what `clock_step`
-    said."""
-    return None if node.connected else _since(node.disconnected_at, clock)
+def closed_s(connected: bool, since: datetime | None, clock: tuple[float | None, float]) -> float | None:
+    """For how many seconds a node's connection is closed that is closed `since` then; None: it is open, or not known.
+    `clock`: what `clock_step` said."""
+    return None if connected else _since(since, clock)
 
 
 def _since(moment: datetime | None, clock: tuple[float | None, float]) -> float | None:

@@ -29,7 +29,7 @@ def digest(row: Decision) -> str:
     content = {name: getattr(row, name) for name in _DIGESTED}
     content["at"] = row.at.astimezone(UTC).isoformat(timespec="microseconds")
     content["snapshot"] = hashlib.sha256(bytes(row.snapshot)).hexdigest()
-    plain = json.loads(json.dumps(content), parse_int=_one_spelling, parse_float=_one_spelling)
+    plain = json.loads(json.dumps(content), parse_int=_whole, parse_float=_one_spelling)
     return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -73,6 +73,12 @@ def _with_digest(keys: Keys) -> Iterator[list[AuditEntry]]:
 def _without_row(since: datetime) -> list[str]:
     told = AuditEntry.raw.filter(decision_id=OuterRef("pk"), action__startswith="decision.")
     return list(Decision.objects.filter(~Exists(told), at__gt=since).values_list("id", flat=True)[:CHUNK])
+
+
+def _whole(text: str) -> float:
+    """The same of digits alone, of which a decision about a large job has tens of thousands."""
+    number = int(text)
+    return number if abs(number) < EXACT else _one_spelling(text)
 
 
 def _one_spelling(text: str) -> float:

@@ -1,8 +1,9 @@
 """What this job's own rows have measured: times and saves."""
 
+from datetime import datetime
 from typing import Any
 
-from django.db.models import Count, Exists, F, Max, OuterRef, QuerySet
+from django.db.models import Count, Exists, F, Max, OuterRef, QuerySet, Subquery
 
 from controlplane.changes.assembly.measured import RECENT, SAVE_LIMIT_S, Saves, Times, step_s
 from controlplane.jobs.models import Job, Rank, Replica, StepRecord
@@ -23,26 +24,34 @@ from controlplane.runtime.clock import ago
 
 RECENT_STEPS = 1000
 """Of a job's millions: what a step takes is read under its lock."""
+RECENT_REPLICAS = 1000
+"""As many replicas are looked at for how long starts took."""
 
 
 def times_of(job: Job) -> Times:
     """For `changes.assembly.measured`."""
-    joined = Replica.objects.filter(attempt__job=job, ranks__joined_at__isnull=False)
-    starts = _starts(job)
-    caught = [row["fetch_s"] for row in joined.exclude(caught_up=None).values_list("caught_up", flat=True) if row]
+    joined = Exists(Rank.objects.filter(replica=OuterRef("pk"), joined_at__isnull=False))
+    caught_up = Replica.objects.filter(joined, attempt__job=job).exclude(caught_up=None)
+    caught = [row["fetch_s"] for row in caught_up.values_list("caught_up", flat=True) if row]
     saves = job.checkpoints.filter(state__in=COMMITTED_CHECKPOINTS, total_s__gt=0).exclude(kind=LOCAL_KIND)
     saved = list(saves.order_by("-step", "-epoch").values_list("total_s", flat=True)[:RECENT])
     return Times(
-        steps=_undisturbed(job), starts=starts, transfers=caught, saves=saved, setup_limit_s=_setup_limit_s(job)
+        steps=_undisturbed(job), starts=_starts(job), transfers=caught, saves=saved, setup_limit_s=_setup_limit_s(job)
     )
 
 
 def _starts(job: Job) -> list[float]:
-    """Seconds from the decision until its last rank was in the group."""
-    joined = Rank.objects.filter(replica__attempt__job=job, joined_at__isnull=False)
+    """Seconds from a decision until the last rank that it started was in the group, of the newest decisions."""
+    joined = Rank.objects.filter(replica=OuterRef("pk"), joined_at__isnull=False)
     ranks = windows.whole(joined, windows.RANKS, "replica__created_at", "joined_at")
-    moments = ranks.values("replica__created_at").annotate(last=Max("joined_at"))
-    return [(row["last"] - row["replica__created_at"]).total_seconds() for row in moments[:RECENT]]
+    last = Subquery(ranks.order_by("-joined_at").values("joined_at")[:1])
+    replicas = Replica.objects.filter(attempt__job=job).annotate(last=last).exclude(last=None)
+    moments: dict[datetime, datetime] = {}
+    for began, ended in replicas.order_by("-created_at", "-pk").values_list("created_at", "last")[:RECENT_REPLICAS]:
+        if began not in moments and len(moments) == RECENT:
+            break
+        moments[began] = max(ended, moments.get(began, ended))
+    return [(ended - began).total_seconds() for began, ended in moments.items()]
 
 
 def _setup_limit_s(job: Job) -> float | None:

@@ -5,7 +5,7 @@ other; only of nodes in part in use are the devices looked at. Read once for a p
 it asks, and not at all for one that asks nothing. Reads alone.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from django.db.models import Count, Min, Q, QuerySet
@@ -20,7 +20,9 @@ from controlplane.policy.plan import Plan
 from controlplane.policy.snapshot import JobSnapshot, NodeFact
 from controlplane.protocol.states import NodeState
 from controlplane.recovery import health_gate
-from controlplane.recovery.load_nodes import node_facts
+from controlplane.recovery.load_devices import NODES_A_QUERY, of_nodes
+from controlplane.recovery.load_nodes import MANY_NODES, node_facts
+from controlplane.runtime.pieces import batched
 from controlplane.scheduling.selectors import reserved_nodes
 
 
@@ -51,13 +53,16 @@ class Candidates:
     def _read(self, fresh_s: float) -> list[Lent]:
         """What every other node lends: one that is idle all its good devices."""
         reserved, silent = reserved_nodes(), health_gate.silent_by_node() or {}
-        held = dict(_count(Rank.objects.filter(released_at=None)))
-        devices = self._devices()
+        others = {row[0]: row for row in _open_nodes() if row[0] not in self._own and row[0] not in reserved}
+        # A job that holds most of a large fleet names the rest; else no query's text grows with a fleet.
+        asked = list(batched(sorted(others), NODES_A_QUERY)) if len(others) <= MANY_NODES < len(self._own) else [None]
+        held = _by_node(_count(Rank.objects.filter(released_at=None)), asked)
+        devices = self._devices(asked)
         lent: list[Lent] = []
         in_part: set[str] = set()
-        for node_id, state, segment in _open_nodes():
+        for node_id, state, segment in others.values():
             number, good, memory_bytes = devices.get(node_id, (0, 0, None))
-            if node_id in self._own or node_id in reserved or not good or held.get(node_id, 0) >= number:
+            if not good or held.get(node_id, (0,))[0] >= number:
                 continue
             if node_id in held:
                 in_part.add(node_id)
@@ -67,7 +72,7 @@ class Candidates:
         typed = of_type(self._nodes(in_part) if in_part else (), self._gpu_type)
         return [*lent, *lent_by(typed, self._job.id, fresh_s)]
 
-    def _devices(self) -> Mapping[str, tuple[int, int, int | None]]:
+    def _devices(self, asked: Iterable[Collection[str] | None]) -> Mapping[str, tuple[int, int, int | None]]:
         """(how many in all, how many that are healthy and of the job's type, memory of the smallest of these),
         by node id."""
         good = Q(healthy=True, present=True)
@@ -77,14 +82,18 @@ class Candidates:
         rows = _count(Device.objects.all()).annotate(
             good=Count("pk", filter=good), least=Min("memory_bytes", filter=good)
         )
-        found = rows.values_list("node_id", "number", "good", "least")
-        return {node_id: (number, fit, least) for node_id, number, fit, least in found}
+        return _by_node(rows.values_list("node_id", "number", "good", "least"), asked)
 
 
 def _open_nodes() -> Iterable[tuple[str, str, str]]:
     """(id, state, segment) of each node that takes work."""
     rows = Node.objects.filter(revoked_at=None, connected=True, state__in=[str(state) for state in PLACEABLE])
     return rows.order_by("id").values_list("id", "state", "segment")
+
+
+def _by_node(rows: QuerySet[Any, Any], asked: Iterable[Collection[str] | None]) -> dict[str, tuple[Any, ...]]:
+    """Each row by its node's id, which comes first; of these nodes (None: of all)."""
+    return {row[0]: row[1:] for some in asked for row in of_nodes(rows, "node_id", some)}
 
 
 def _count(rows: QuerySet[Any]) -> QuerySet[Any, Any]:

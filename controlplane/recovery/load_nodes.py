@@ -14,11 +14,12 @@ from controlplane.changes.assembly import rows as rowtypes
 from controlplane.changes.assembly.rows import Hosts, Known
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Device, Node
-from controlplane.jobs.models import Job, Rank
+from controlplane.jobs.models import Job, Replica
 from controlplane.policy.snapshot import NodeFact
 from controlplane.protocol.states import NodeState
 from controlplane.recovery import health_gate, signals
 from controlplane.recovery.load_devices import NODES_A_QUERY, devices_of, of_nodes
+from controlplane.recovery.load_replicas import ranks_of
 from controlplane.runtime.clock import ago, now_s
 from controlplane.runtime.pieces import batched
 from controlplane.scheduling.models import SpareReservation
@@ -62,24 +63,24 @@ def _facts(known: Known, only: Collection[str] | None) -> tuple[NodeFact, ...]:
     columns = ("id", "name", "state", "before_deaf", "connected", "disconnected_at", "segment")
     found = (
         rowtypes.Node(
-            id=node.id,
-            name=node.name,
-            state=NodeState(node.state),
-            connected=node.connected,
-            unheard_s=heard.get(node.id),
-            closed_s=health_gate.closed_s(node, clock),
-            misses_events=node.before_deaf is not None,
-            segment=node.segment,
+            id=node_id,
+            name=name,
+            state=NodeState(state),
+            connected=connected,
+            unheard_s=heard.get(node_id),
+            closed_s=health_gate.closed_s(connected, since, clock),
+            misses_events=before_deaf is not None,
+            segment=segment,
         )
-        for node in rows.values_list(*columns, named=True)
-        if only is None or node.id in only
+        for node_id, name, state, before_deaf, connected, since, segment in rows.values_list(*columns)
+        if only is None or node_id in only
     )
     return nodes.nodes_of(found, devices_of(only), known, now_s())
 
 
 def _hosts(job: Job) -> Hosts:
     kept = Q(released_at=None) | Q(released_at__gte=ago(nodes.HOST_KEPT_S))
-    ranks = Rank.objects.filter(kept, replica__attempt__job=job)
+    ranks = ranks_of(Replica.objects.filter(attempt__job=job)).filter(kept)
     used = ranks.order_by().values_list("node_id", flat=True).distinct()
     succeeded = Command.objects.filter(job=job, kind="start_ranks", state="succeeded")
     started = succeeded.order_by().values_list("node_id", flat=True).distinct()

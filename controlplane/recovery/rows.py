@@ -34,6 +34,7 @@ from controlplane.recovery.devices import xid_counts
 from controlplane.recovery.heard import Heard
 from controlplane.recovery.identity import rank_of
 from controlplane.recovery.learned import timeouts_of
+from controlplane.recovery.load_replicas import ranks_of
 from controlplane.recovery.models import (
     LIVE,
     Decision,
@@ -218,11 +219,15 @@ class JobRows:
 
     def homes(self, attempt: int, *, replica: facts.Replica | None = None, revision: int = 0) -> Sequence[facts.Home]:
         """Once for each incarnation and node."""
-        rows = self._unreleased(attempt, replica)
+        lives = Replica.objects.filter(attempt__job=self.locked, attempt__number=attempt)
+        if replica is not None:
+            lives = lives.filter(index=replica.index, incarnation=replica.incarnation)
+        rows = ranks_of(lives).filter(released_at=None)
         if revision:
             rows = rows.filter(node__revision__gte=revision)
-        named = rows.order_by().values_list("replica__index", "replica__incarnation", "node_id").distinct()
-        return [facts.Home(*each) for each in named]
+        places = list(rows.order_by().values_list("replica_id", "node_id").distinct())
+        of_row = {pk: (index, number) for pk, index, number in lives.values_list("pk", "index", "incarnation")}
+        return [facts.Home(*of_row[pk], node_id) for pk, node_id in places]
 
     def rank_homes(self, replica: facts.Replica, ranks: tuple[int, ...]) -> Sequence[tuple[int, str]]:
         """By rank."""

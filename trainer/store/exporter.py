@@ -60,14 +60,14 @@ def start(bind: tuple[str, int] | None, server: StoreServer, loop: asyncio.Abstr
 
 
 def readings(server: StoreServer) -> list[tuple[str, str, float]]:
-    """(name, help, value) of each gauge, of what jobs keep: the store's own key is none of theirs. In the server's loop."""
+    """(name, help, value) of each gauge, of what jobs keep: the store's own key is not theirs. In the server's loop."""
     shelves = [shelf for job_id, shelf in server.shelves.items() if job_id != STORE_ITSELF]
     return [
         ("holdfast_store_up", "Always 1: the store's loop has answered.", 1.0),
         ("holdfast_store_connections", "Open connections.", server.connections),
         ("holdfast_store_jobs", "Jobs with a connection.", len(server.clients)),
         ("holdfast_store_keys", "Keys that all jobs keep there.", sum(len(shelf.values) for shelf in shelves)),
-        ("holdfast_store_held_bytes", "Bytes of all jobs' keys, values and queues.", sum(s.held_bytes for s in shelves)),
+        ("holdfast_store_held_bytes", "Bytes of keys, values, queues of jobs.", sum(s.held_bytes for s in shelves)),
         ("holdfast_store_waits", "Clients that wait for a key.", sum(shelf.waiting for shelf in shelves)),
     ]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import mean
+from statistics import fmean
 
 from controlplane.policy.snapshot import LearnedTimes, SaveFact
 from controlplane.protocol.spec import TrainSpec
@@ -39,7 +39,7 @@ class Saves:
 
 def step_s(steps: Sequence[float]) -> float | None:
     """Mean; None before there are enough."""
-    return mean(steps) if len(steps) >= MIN_STEPS else None
+    return fmean(steps) if len(steps) >= MIN_STEPS else None
 
 
 def learned_times(times: Times) -> LearnedTimes:
@@ -48,10 +48,10 @@ def learned_times(times: Times) -> LearnedTimes:
     return LearnedTimes(
         step_s=step_s(times.steps),
         step_max_s=max(times.steps) if len(times.steps) >= MIN_STEPS else None,
-        save_s=mean(saves) if saves else None,
+        save_s=fmean(saves) if saves else None,
         save_p95_s=saves[min(len(saves) - 1, int(P95 * len(saves)))] if saves else None,
-        start_replica_s=mean(times.starts) if times.starts else None,
-        catch_up_s=mean(times.transfers) if times.transfers else None,
+        start_replica_s=fmean(times.starts) if times.starts else None,
+        catch_up_s=fmean(times.transfers) if times.transfers else None,
         setup_limit_s=times.setup_limit_s,
     )
 

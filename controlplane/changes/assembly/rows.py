@@ -4,6 +4,8 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypedDict
 
+import msgspec
+
 from controlplane.policy.snapshot import Placement
 from controlplane.protocol.states import NodeState, ReplicaState
 
@@ -73,8 +75,7 @@ class InUse:
     resets: Mapping[Hashable, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(msgspec.Struct, frozen=True, kw_only=True):
     """A node of the fleet. `unheard_s`: age of its last frame (None: not known); `closed_s`: how long its connection
     is closed (None: it is open, or not known). `misses_events`: it was quarantined because events of it are missing."""
 
