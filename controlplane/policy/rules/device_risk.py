@@ -56,7 +56,7 @@ def refuse(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[str, str] | Non
     # What one node or one failure domain takes along is one event, and is no alarm of a sensor.
     if snapshot.suspect_devices > limit and is_spread(snapshot, config):
         share = f"{snapshot.suspect_devices} of {snapshot.fleet_devices}"
-        return "fleet_cap", f"{share} devices look bad at once, so what is told of each is doubted"
+        return "fleet_cap", f"{share} devices look bad at once, so each finding is doubted"
     return None
 
 

@@ -13,6 +13,7 @@ from controlplane.policy.facts import (
     current_view,
     installed,
     live_replicas,
+    most_contributors,
     signals_of,
     stands_by,
 )
@@ -26,7 +27,7 @@ from controlplane.policy.signals.base import Trait
 from controlplane.policy.slots import empty_slots, relieved
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 from controlplane.policy.titles import number_of
-from controlplane.protocol.spec import ranks_per_replica, replica_count
+from controlplane.protocol.spec import contributing_devices, ranks_per_replica
 from controlplane.protocol.states import IncidentOutcome, JobState, ReplicaState
 
 RULE = "strength"
@@ -104,8 +105,8 @@ def stale_signals(snapshot: JobSnapshot) -> tuple[str, ...]:
 def _back(snapshot: JobSnapshot, epoch: int, stale: tuple[str, ...]) -> Decision:
     assert snapshot.attempt is not None, "called for a live attempt"
     live, asked = len(live_replicas(snapshot)), snapshot.attempt.replicas
-    spec, held = snapshot.job.spec, asked * ranks_per_replica(snapshot.attempt.layout)
-    wanted = replica_count(spec) * ranks_per_replica(spec.parallelism)
+    wanted, most = contributing_devices(snapshot.job.spec), most_contributors(snapshot) or asked
+    held = min(asked, most) * ranks_per_replica(snapshot.attempt.layout)
     full = live >= asked and held >= wanted
     lives = sum(replica.incarnation for replica in snapshot.replicas)
     if live < asked:

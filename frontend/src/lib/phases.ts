@@ -26,7 +26,7 @@ export function phaseBars(phases: readonly IncidentPhase[]): PhaseBar[] {
 /** Why an incident has no time of detection: a request has nothing to detect, and what is over has none to come. */
 export function notDetected(incident: Pick<IncidentDetail, "phases" | "state">): string {
   if (incident.phases[0]?.name === "ordered") return "it was requested";
-  return incident.state === "resolved" ? "no finding, the ranks told" : "not yet";
+  return incident.state === "resolved" ? "not measured" : "not yet";
 }
 
 /** For the post-mortem: everything on the page as text, times in UTC. */

@@ -66,6 +66,12 @@ def test_full_strength_is_what_the_job_asked_for_and_not_what_an_attempt_was_pla
     assert over.outcome == IncidentOutcome(outcome)
 
 
+def test_of_a_job_in_which_some_stand_by_those_that_compute_are_its_full_strength() -> None:
+    world = smaller(2, Parallelism(tp=1, pp=2, dp=2))
+    wanted = spec(min_replicas=2, training=Training(steps=100, global_batch=6, batch_mode="spares"))
+    assert only(change(world, job=change(world.job, spec=wanted)), "strength").choice == "full_strength"
+
+
 def test_who_starts_yet_or_fetches_the_state_does_not_continue() -> None:
     view = view_of((0, 1, CONTRIBUTOR), (1, 1, CONTRIBUTOR), (2, 2, JOINER))
     two = running(signals=(killed(0),), view=view, install=install_of(view))
