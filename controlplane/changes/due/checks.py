@@ -103,7 +103,7 @@ def _hashes(rows: CheckRows, window: Window) -> Check:
     if not window.reaches_beyond(judged):
         return Check(name=name, ok=None, detail="no step after the recovery was reported by two replicas")
     ranks = rows.ranks_of(window.steps[-1].attempt)
-    whole = [step for step in judged if _is_told_whole(step, ranks)]
+    whole = [step for step in judged if _is_reported_whole(step, ranks)]
     if not window.reaches_beyond(whole):
         return Check(name=name, ok=None, detail=f"no step after the recovery was reported by all {ranks} ranks of each")
     detail = (
@@ -113,7 +113,7 @@ def _hashes(rows: CheckRows, window: Window) -> Check:
     return Check(name=name, ok=True, detail=detail, value=0, limit=0)
 
 
-def _is_told_whole(step: Step, ranks: int) -> bool:
+def _is_reported_whole(step: Step, ranks: int) -> bool:
     """Of every rank each replica that contributed has told its state, and two at least."""
     least = max(2, step.contributors)
     return all(len(step.parameter_hashes.get(str(rank), {})) >= least for rank in range(ranks))
