@@ -34,6 +34,7 @@ from controlplane.recovery import signals
 from controlplane.recovery.load_devices import NODES_A_QUERY, devices_of
 from controlplane.recovery.models import Signal
 from controlplane.runtime.clock import now_s
+from controlplane.runtime.logs import get
 from controlplane.runtime.pieces import batched
 from controlplane.scheduling.models import SpareReservation
 
@@ -43,6 +44,7 @@ SILENT = "node_silent"
 NOBODY = "job_dry_run"
 MAX_KEPT = 20_000
 _kept: dict[str, "_Kept"] = {}
+_log = get(__name__)
 
 
 class _Kept(NamedTuple):
@@ -219,7 +221,7 @@ def _holders(rows: Iterable[_Here]) -> Iterable[Holder]:
                 name=name,
                 priority=priority,
                 devices=tuple(sorted(devices[job_id].items())),
-                ends_s=_ends_s(specs[job_id].steps - step, paces.get(job_id)),
+                ends_s=_ends_s(specs[job_id].steps - step, paces.get(job_id)) if job_id in specs else None,
                 leaves=state == JobState.PENDING or state in TERMINAL_JOB,
             )
 
@@ -237,7 +239,12 @@ def _specs(job_ids: Collection[str]) -> Mapping[str, _Kept]:
         missing = list(job_ids)
     for some in batched(missing, NODES_A_QUERY):
         for job_id, stored in Job.objects.filter(pk__in=some).values_list("id", "spec"):
-            spec = msgspec.convert(stored["spec"], TrainSpec)
+            try:
+                spec = msgspec.convert(stored["spec"], TrainSpec)
+            except (LookupError, TypeError, msgspec.ValidationError) as error:
+                # One row that nobody can read is in nobody's way: it has no place, and no end that could be expected.
+                _log.warning("spec not read", job_id=job_id, error=str(error))
+                continue
             _kept[job_id] = _Kept(first_demand(spec), later_demand(spec), spec.training.steps, bool(spec.env))
     return {job_id: _kept[job_id] for job_id in job_ids if job_id in _kept}
 

@@ -68,7 +68,7 @@ UNSAID = {
     "node": ("Receives work.",),
     "job": ("priority", "Priority"),
     "jobs": ("Priority", "0 / 0"),
-    "job-pending": ("not reported", "attempt 0", "priority"),
+    "job-pending": ("not reported", "attempt 0"),
     "incident-fleet": ("since the last progress",),
     "incident-lost": ("not yet", "no step yet", "after a job has recovered"),
     "decision": ("grace s",),

@@ -23,7 +23,7 @@ def test_without_the_look_at_what_came_after_a_finding_it_fails(monkeypatch):
 
     monkeypatch.setattr(void, "is_void", lambda snapshot, signal: False)
     monkeypatch.setattr(failures, "is_void", lambda snapshot, signal: False)
-    monkeypatch.setattr("controlplane.policy.rules.void.is_void", lambda snapshot, signal: False)
+    monkeypatch.setattr("controlplane.policy.rules.void.is_settled", lambda snapshot, signal: False)
     assert heartbeats.measure(HEARTBEATS).evictions > 0
 
 

@@ -13,9 +13,9 @@ from benchmarks.old_bugs import BUGS, ROOT
 from controlplane.simulator import mixed
 
 FOUND = (
-    ("one speed", 910016, "I-evict: healthy r0.1 evicted (node_silent"),
-    ("a guess is ended", 910106, "I-evict: healthy r0.1 evicted (unreachable"),
-    ("never void", 910060, "I-evict: healthy r0.1 evicted (hang"),
+    ("one speed", 910013, "I-evict: healthy r2.1 evicted (node_silent"),
+    ("a guess is ended", 910106, "I-evict: healthy r1.1 evicted (unreachable"),
+    ("never void", 910006, "I-evict: healthy r0.1 evicted (hang"),
     ("who is left out counts still", 910001, "I-counts: r0.1 counts, and the view is without it"),
 )
 each_world = pytest.mark.parametrize(("name", "seed", "words"), FOUND)

@@ -12,7 +12,7 @@ def broken_until(world: World, what: str, limit_s: float) -> list[str]:
         assert world.kernel.now_s < limit_s, f"{what} did not come: {rows.history[before:]}"
         if rows.install is not None and not rows.signals:
             world.faults.strike(Fault.EXCHANGE_BLIP)
-        world.kernel.run(world.kernel.now_s + 0.1)
+        world.kernel.run(world.kernel.now_s + 0.01)
     return rows.history[before:]
 
 

@@ -49,6 +49,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 SLOW = (1, 0)
 
 
+@pytest.fixture(autouse=True)
+def sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No sentinel runs here: the control plane sees all of it."""
+    monkeypatch.setattr("controlplane.recovery.health_gate.is_blind", lambda: False)
+
+
 def timing(compute_s: float, *, data_s: float = 0.01) -> TimingReport:
     """Ten steps of a second."""
 
