@@ -125,7 +125,7 @@ class Harsh:
     ) -> None:
         self._kernel, self._network, self._server = kernel, network, server
         self._faults, self._people, self._lens, self._storage = faults, people, lens, storage
-        self._chance = random.Random()
+        self._chance = random.Random("extras")
         self._until_s = 0.0
         self._waiting: list[Callable[[], None]] = []
         self._server_ends_in: int | None = None
