@@ -8,6 +8,7 @@ import base64
 import binascii
 import re
 from bisect import bisect_right
+from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
 from django.core.exceptions import ValidationError
@@ -60,6 +61,7 @@ def by_name(rows: QuerySet[Row], paging: Paging, *, name: str) -> tuple[list[Row
     return [found[each] for each in shown if each in found], encode(shown[-1], name) if more else None
 
 
+@lru_cache(maxsize=65_536)
 def natural(name: str) -> tuple[tuple[str | int, ...], str]:
     """A key to sort by: digits as numbers, letters without their case, equal ones as they are."""
     parts = re.split("([0-9]+)", name)

@@ -22,7 +22,8 @@ def _parts(queue: JobQueue) -> Iterator[tuple[str, str]]:
     more = queue.ahead_count - len(queue.ahead)
     yield "ahead", (_named(queue.ahead) + (f" and {more} more" if more else "")) or "nobody"
     if queue.makes_room:
-        yield "makes room", ", ".join(f"{_one(job)} ends {job.expected_end_at or ABSENT}" for job in queue.makes_room)
+        ends = (f"{_one(job)} is expected to end {job.expected_end_at or ABSENT}" for job in queue.makes_room)
+        yield "makes room", ", ".join(ends)
     yield "expected", queue.expected_at or "not known"
     if queue.outranks:
         yield "outranks", f"{_named(queue.outranks)}; no running job is stopped for it"

@@ -37,10 +37,8 @@ def front_of_queue(number: int = FRONT) -> list[str]:
 def wanting_nodes() -> list[str]:
     """Ids of the jobs that are woken when a device is freed or a node comes: those that are short of some, and the
     front of the queue."""
-    wants = Job.objects.filter(state__in=(JobState.PENDING, JobState.RECOVERING)).order_by(*IN_TURN)
-    rows = list(wants.values_list("id", "state"))
-    recovering = [job_id for job_id, state in rows if state == JobState.RECOVERING]
-    return [*recovering, *[job_id for job_id, state in rows if state == JobState.PENDING][:FRONT]]
+    recovering = Job.objects.filter(state=JobState.RECOVERING).order_by(*IN_TURN)
+    return [*recovering.values_list("id", flat=True), *front_of_queue()]
 
 
 def with_labels(rows: QuerySet[Job], labels: Mapping[str, str]) -> QuerySet[Job]:

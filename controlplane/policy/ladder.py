@@ -15,7 +15,7 @@ from controlplane.policy.facts import (
     setup_patience_s,
 )
 from controlplane.policy.findings import PROVING
-from controlplane.policy.placement import Pool, place_replica, slots_of
+from controlplane.policy.placement import Pool, Slot, place_replica, slots_of
 from controlplane.policy.plan import SetNodeState, StartReplica
 from controlplane.policy.pools import pool_for, size_for
 from controlplane.policy.proved import Failure
@@ -66,8 +66,7 @@ def start_slots(
     those of another slot, and nothing that a failure blames. Where its last start was refused
     it is tried again only if there is no other place.
     """
-    bad_nodes = tuple(node for failure in failures for node in failure.bad_nodes)
-    bad_slots = tuple(slot for failure in failures for slot in failure.bad_slots)
+    bad_nodes, bad_slots = _blamed(failures)
     tp = snapshot.attempt.layout.tp if snapshot.attempt is not None else 1
     for ranks in sorted({slot.world_size for slot in slots}) if snapshot.job.env_opens else ():
         need = Need(replicas=len(slots), ranks=ranks, near=near(snapshot, map(nodes_of, slots)))
@@ -88,8 +87,7 @@ def start_slots(
 def attempt_pool(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...] = ()) -> Pool:
     """Where the next attempt may go. What only bars keep it from is taken back where no replica
     would find a place without."""
-    bad_nodes = tuple(node for failure in failures for node in failure.bad_nodes)
-    bad_slots = tuple(slot for failure in failures for slot in failure.bad_slots)
+    bad_nodes, bad_slots = _blamed(failures)
     pool = pool_for(snapshot, config, leaving=snapshot.replicas, bad_nodes=bad_nodes, bad_slots=bad_slots)
     if pool.size >= max((replica.world_size for replica in snapshot.replicas), default=1):
         return pool
@@ -99,12 +97,19 @@ def attempt_pool(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Fa
 
 def attempt_size(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...]) -> int:
     """Number of devices of `attempt_pool`."""
-    bad_nodes = tuple(node for failure in failures for node in failure.bad_nodes)
-    bad_slots = tuple(slot for failure in failures for slot in failure.bad_slots)
+    bad_nodes, bad_slots = _blamed(failures)
     size = size_for(snapshot, config, leaving=snapshot.replicas, bad_nodes=bad_nodes, bad_slots=bad_slots)
     if size >= max((replica.world_size for replica in snapshot.replicas), default=1):
         return size
     return attempt_pool(snapshot, config, failures).size
+
+
+def _blamed(failures: tuple[Failure, ...]) -> tuple[tuple[str, ...], tuple[Slot, ...]]:
+    """(ids of nodes, devices) on which nothing is started for what failed there."""
+    return (
+        tuple(node for failure in failures for node in failure.bad_nodes),
+        tuple(slot for failure in failures for slot in failure.bad_slots),
+    )
 
 
 def _placed(pool: Pool, slot: ReplicaFact, *, tp: int) -> tuple[Placement, ...]:

@@ -302,7 +302,7 @@ class JobSnapshot(_Fact, dict=True):
     seconds, to `clock_set_s` (None: it was not, as far as is known). `reissued_views` counts views in a row
     announced with unchanged members since a step was last committed. `nodes` are those that matter to the job;
     of the others `elsewhere` tells what was asked (None: `nodes` are all). `queue`: where a pending job stands (None:
-    no job is ahead of it)."""
+    it is the only one that waits, or does not)."""
 
     now_s: float
     blind: bool

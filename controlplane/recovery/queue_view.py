@@ -54,7 +54,7 @@ def _outside(job: Job, waiting: int) -> Json:
         "may_start": False,
         "sentence": f"It is not in the queue: it is {state}.",
         "needs": "",
-        "devices_free": 0,
+        "devices_free": None,
         "nodes_free": None,
         "behind": None,
         "ahead": [],

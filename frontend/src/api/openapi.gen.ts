@@ -2235,17 +2235,17 @@ export interface components {
          *         the queue, and nothing else is said of it. `turn`: first, beside or backfill (there is room), next (jobs ahead of
          *         it are placed first), behind (what is free is kept for a job ahead of it), no_room, too_large (the nodes that take
          *         work could not hold it if every job ended) or held (it waits for something that is no device). `may_start`: it
-         *         starts if it can be placed; `behind`: else the job that it waits for. `needs` in words; `devices_free` of its type,
-         *         `nodes_free` with as many free as it takes of each (null: it takes them anywhere). `ahead`: the first of
-         *         `ahead_count`. `makes_room`: running jobs whose ends, one after the other, are expected to make room for it alone.
-         *         `expected_at`: when it is expected to start; null: not known. `outranks`: running jobs of lower priority that hold
-         *         what it needs; none of them is stopped for it.
+         *         starts if it can be placed; `behind`: else the job that it waits for. `needs` in words; `devices_free` of its
+         *         type (null: it is not in the queue), `nodes_free` with as many free as it takes of each (null: it takes them
+         *         anywhere). `ahead`: the first of `ahead_count`. `makes_room`: running jobs whose ends, one after the other, are
+         *         expected to make room for it alone. `expected_at`: when it is expected to start; null: not known. `outranks`:
+         *         running jobs of lower priority that hold what it needs; none of them is stopped for it.
          */
         JobQueue: {
             ahead: components["schemas"]["QueuedJob"][];
             ahead_count: number;
             behind: string | null;
-            devices_free: number;
+            devices_free: number | null;
             expected_at: string | null;
             job_id: string;
             makes_room: components["schemas"]["QueuedJob"][];

@@ -213,3 +213,13 @@ def test_a_node_in_part_in_use_lends_what_is_left_of_it() -> None:
     reconcile_job(submitted("half", nodes=1, gpus=1).id)
     (node,) = load_queue.load_fleet().nodes
     assert (sum(node.free.values()), sum(node.usable.values())) == (1, 2)
+
+
+def test_a_job_whose_spec_nobody_can_read_is_in_nobodys_way() -> None:
+    full()
+    spoilt, good = submitted("spoilt", priority=900), submitted("good")
+    Job.objects.filter(pk=spoilt.pk).update(spec={"none": 1})
+    reconcile_job(good.id)
+    snapshot = snapshot_of(Decision.objects.filter(job=good).latest("id"))
+    assert [job.id for job in load_queue.waiting()] == [good.id]
+    assert snapshot.queue is not None and (snapshot.queue.place, snapshot.queue.waiting) == (1, 1)

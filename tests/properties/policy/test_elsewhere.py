@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.decide import decide
 from controlplane.policy.elsewhere import decide_asking, parted
+from controlplane.policy.ladder import attempt_pool, attempt_size
+from controlplane.policy.placement import slots_of
+from controlplane.policy.proved import Failure
 from controlplane.policy.snapshot import DeviceFact, JobSnapshot, NodeFact, Placement, ReplicaFact, SignalFact
 from controlplane.protocol.spec import Parallelism, Resources, Spares, Training, TrainSpec
 from controlplane.protocol.states import AttemptState, JobState, NodeState, ReplicaState
@@ -227,3 +230,25 @@ def test_however_many_are_slow_in_however_many_segments_little_is_asked() -> Non
     _, plan = decide_asking(part, CONFIG, counted)
     assert sum(decision.rule == "straggler" for decision in plan.decisions) >= 1
     assert times <= 2
+
+
+@st.composite
+def blamed(draw: st.DrawFn) -> tuple[JobSnapshot, tuple[Failure, ...]]:
+    """Replicas that failed, each blaming some of the nodes and devices that it was on."""
+    world = draw(divided())
+    failures = []
+    for row in world.replicas:
+        slots = slots_of(row.placements)
+        bad_slots = tuple(draw(st.lists(st.sampled_from(slots), unique=True))) if slots else ()
+        bad_nodes = tuple(draw(st.lists(st.sampled_from(sorted(row.node_ids)), max_size=1))) if slots else ()
+        base = {"kind": "rank_exit", "proved": True, "sentence": "it ended"}
+        failures.append(Failure(replica=row, bad_slots=bad_slots, bad_nodes=bad_nodes, **base))
+    return world, tuple(failures)
+
+
+@given(blamed())
+@settings(max_examples=MANY, deadline=None)
+def test_the_size_of_an_attempts_pool_is_that_of_the_pool_itself(case):
+    world, failures = case
+    assert attempt_size(world, CONFIG, failures) == attempt_pool(world, CONFIG, failures).size
+    assert attempt_size(world, CONFIG, ()) == attempt_pool(world, CONFIG, ()).size

@@ -44,7 +44,7 @@ def test_what_would_make_room_and_whom_it_outranks_are_named() -> None:
     )
     text = "\n".join(lines(many))
     assert "a (priority 900) and 11 more" in text
-    assert "r (priority 400) ends 2026-11-27T05:00:00Z" in text
+    assert "r (priority 400) is expected to end 2026-11-27T05:00:00Z" in text
     assert "r (priority 400); no running job is stopped for it" in text
     assert "devices: 8\n" in text
 
