@@ -81,11 +81,16 @@ COLOURS = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
 """What of it depends on the colours alone."""
 
 
+LAID_OUT = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
+"""What a part does when its size changes, as after another size of the window, comes with the frame after it."""
+
+
 def axe_violations(page: Page, rules: dict[str, Any] = WCAG) -> list[str]:
     """WCAG 2.2 A and AA violations as `rule: targets`. Injected through the debugger, so the
     page's content policy stays as it is."""
     if not page.evaluate("'axe' in window"):
         page.evaluate(AXE.read_text(encoding="utf-8") + "\n;undefined")
+    page.evaluate(LAID_OUT)
     result = page.evaluate("rules => axe.run(document, {runOnly: rules, resultTypes: ['violations']})", rules)
     return [
         f"{item['id']}: " + "; ".join(f"{node['target']} {node['failureSummary']}" for node in item["nodes"][:4])
