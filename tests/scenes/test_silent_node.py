@@ -74,18 +74,21 @@ def ended(driver: Driver, job_id: str, replica: int) -> list[dict[str, Any]]:
 
 
 def replica(driver: Driver, job_id: str, index: int) -> dict[str, Any]:
-    """Its newest life."""
-    return next(row for row in driver.current_replicas(job_id) if row["index"] == index)
+    """Its newest life; {} while it has none: its successor is placed a moment after it was ended."""
+    return next((row for row in driver.current_replicas(job_id) if row["index"] == index), {})
+
+
+def standing(driver: Driver, job_id: str, index: int) -> list[Any]:
+    """State, whether it contributes, and incarnation."""
+    row = replica(driver, job_id, index)
+    return [row.get(field) for field in ("state", "contributing", "incarnation")]
 
 
 def wait_trains(driver: Driver, job_id: str, index: int, *, incarnation: int) -> None:
     """Until this life of the replica contributes."""
 
-    def trains() -> bool:
-        row = replica(driver, job_id, index)
-        return (row["state"], row["contributing"], row["incarnation"]) == ("active", True, incarnation)
-
-    driver.wait(f"replica {index} trains", trains, timeout_s=180)
+    expected = ["active", True, incarnation]
+    driver.wait(f"replica {index} trains", lambda: standing(driver, job_id, index) == expected, timeout_s=180)
 
 
 def assert_left_out_in_time(driver: Driver, job_id: str, node: str) -> None:
@@ -94,8 +97,7 @@ def assert_left_out_in_time(driver: Driver, job_id: str, node: str) -> None:
     assert left_out["reason_code"] == "node_silent"
     assert left_out["evidence"]["nodes"] == node
     assert left_out["evidence"]["silent_s"] < TOLD_WITHIN_S
-    row = replica(driver, job_id, SILENT)
-    assert (row["state"], row["contributing"], row["incarnation"]) == ("suspect", False, 1)
+    assert standing(driver, job_id, SILENT) == ["suspect", False, 1]
 
 
 def assert_sound(driver: Driver, job_id: str) -> None:

@@ -140,8 +140,10 @@ def install_all(fleet: Fleet, job: Job) -> None:
     fleet.tell_all((row.node.name, frames.RankSaid(ref_of(row), said)) for row in live_ranks(job))
 
 
-def commit_step(fleet: Fleet, job: Job, step: int, *, hashes: str = "same", stall_s: float = 0.0) -> None:
-    """Every live rank reports a step; micro-batches are dealt out evenly."""
+def commit_step(
+    fleet: Fleet, job: Job, step: int, *, hashes: str = "same", stall_s: float = 0.0, step_s: float = 0.05
+) -> None:
+    """Every live rank reports a step; micro-batches are dealt out evenly. `step_s`: what they say that it took."""
     fresh = Job.objects.get(pk=job.id)
     rows = live_ranks(job)
     replicas = sorted({row.replica.index for row in rows if row.replica.contributing})
@@ -149,7 +151,7 @@ def commit_step(fleet: Fleet, job: Job, step: int, *, hashes: str = "same", stal
     for row in rows:
         ref = ref_of(row)
         mine = tuple(range(replicas.index(ref.replica), 12, len(replicas))) if ref.replica in replicas else ()
-        report = StepReport(step, fresh.epoch, 0.05, 64, mine, 4.0, 1.0, f"{hashes}-{step}-{ref.rank}", stall_s)
+        report = StepReport(step, fresh.epoch, step_s, 64, mine, 4.0, 1.0, f"{hashes}-{step}-{ref.rank}", stall_s)
         told.append((row.node.name, frames.RankSaid(ref, report)))
     fleet.tell_all(told)
 
