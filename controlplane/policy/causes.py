@@ -55,6 +55,12 @@ def slots_of(decision: Decision) -> frozenset[int]:
     return frozenset(out | {a.replica for a in decision.actions if isinstance(a, (StopReplica, StartReplica, Relieve))})
 
 
+def joined_by(decision: Decision) -> frozenset[int]:
+    """The replica slots whose replica a decision takes in, or has caught up."""
+    there = (ReplicaState.CATCHING_UP, ReplicaState.ACTIVE)
+    return frozenset(a.replica for a in decision.actions if isinstance(a, SetReplicaState) and a.to in there)
+
+
 def findings_of(decision: Decision) -> tuple[str, ...]:
     """Ids of the findings that it rests on or deals with."""
     settled = (i for action in decision.actions if isinstance(action, SettleSignals) for i in action.signal_ids)

@@ -87,9 +87,10 @@ def _known(job: Job, decision: plan.Decision, rows: list[Signal]) -> Incident | 
             same = causes.same_cause(known, found)
         if same:
             return incident
-    for incident in live:
-        if slots & slots_of(incident):
-            return incident
+    for of_slots in (slots, causes.joined_by(decision)):
+        of_them = next((incident for incident in live if of_slots & slots_of(incident)), None) if of_slots else None
+        if of_them is not None:
+            return of_them
     alone = decision.signal_ids or slots or opens_incident(decision)
     return None if alone else next(iter(live), None)
 
@@ -190,11 +191,17 @@ def progress(incident_id: str | None, *, acted: bool) -> None:
 
 def refresh_phases(incident: Incident) -> None:
     """Recompute the phase times and the stall; publish if they changed."""
-    phases, stall_s = compute_phases(incident), stall_of(incident)
-    if phases == incident.phases and stall_s == incident.stall_s:
+    stall = stall_of(incident)
+    found: dict[str, Any] = {
+        "phases": compute_phases(incident),
+        "stall_s": stall.own_s if stall is not None else None,
+        "stall_others_s": stall.others_s if stall is not None else None,
+    }
+    if all(getattr(incident, name) == value for name, value in found.items()):
         return
-    Incident.objects.filter(pk=incident.pk).update(phases=phases, stall_s=stall_s)
-    incident.phases, incident.stall_s = phases, stall_s
+    Incident.objects.filter(pk=incident.pk).update(**found)
+    for name, value in found.items():
+        setattr(incident, name, value)
     publish_incident(incident, "incident.phases", "")
 
 

@@ -28,7 +28,8 @@ class Incident(models.Model):
     changes.diagnostics. `outcome` once training is back or given up, in words in `resolution`;
     `recovered_at`: training was back, at full strength or (`full_strength` False) smaller.
     `needs_hardware`: a device of it is of no use until it is reset or replaced. `stall_s`: how long
-    training stood still, see recovery.stall. `began` and `ended`: where its job was then (`recovery.course`)."""
+    training stood still because of it, `stall_others_s`: and because of others while it was open (`recovery.stall`).
+    `began` and `ended`: where its job was then (`recovery.course`)."""
 
     id = models.CharField(primary_key=True, max_length=32)
     job = models.ForeignKey(Job, null=True, on_delete=models.CASCADE, related_name="incidents")
@@ -51,6 +52,7 @@ class Incident(models.Model):
     certificate = models.JSONField(null=True)
     certificate_due_at = models.DateTimeField(null=True, db_index=True)
     stall_s = models.FloatField(null=True)
+    stall_others_s = models.FloatField(null=True)
     findings = models.JSONField(default=list)
 
     @property

@@ -38,6 +38,7 @@ def incident_summary(row: Incident) -> Json:
         "acknowledgement": row.acknowledgement,
         "phases": row.phases,
         "stall_s": row.stall_s,
+        "stall_others_s": row.stall_others_s,
         "certificate": row.certificate,
         "capabilities": incident_acts(row),
     }

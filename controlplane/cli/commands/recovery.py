@@ -44,7 +44,8 @@ def get_incident(incident: Annotated[str, typer.Argument(metavar="INCIDENT")], o
         since = phase["since_fault_s"]
         say(f"  {'-' if since is None else span(since):>8}  {phase['name']}")
     if row["stall_s"] is not None:
-        say(f"\nTraining stood still for {span(row['stall_s'])}.")
+        others = f", and {span(row['stall_others_s'])} because of other incidents" if row["stall_others_s"] else ""
+        say(f"\nTraining stood still for {span(row['stall_s'])} because of it{others}.")
     if around is not None:
         say("\nDevice readings around the fault:")
         for line in readings.lines(around, whole=False):

@@ -143,8 +143,10 @@ class Incident(Answer, frozen=True, kw_only=True):
     (the job failed), withdrawn (its user ended the job); `resolution` says it in words.
     `recovery_s` from the fault until training was back, null while it is not and where it never
     was. `needs_hardware`: a device of it is of no use until it is reset or replaced. `stall_s`: how long training stood
-    still in it, as survivors measured it; where nobody survived, from the last step to the first of
-    the next attempt."""
+    still because of it, as survivors measured it; where nobody survived, from the last step to the first of
+    the next attempt. Each second is in one incident at most, however many are open: in the one whose decision first
+    changed who trains in that step, or else in the one that was opened first. `stall_others_s`: how long training
+    stood still while it was open because of other incidents, which have these seconds."""
 
     id: str
     job_id: str | None
@@ -165,6 +167,7 @@ class Incident(Answer, frozen=True, kw_only=True):
     acknowledgement: str
     phases: list[Phase]
     stall_s: float | None
+    stall_others_s: float | None
     certificate: Certificate | None
     capabilities: words.Capabilities = {}
 

@@ -1950,8 +1950,10 @@ export interface components {
          *         (the job failed), withdrawn (its user ended the job); `resolution` says it in words.
          *         `recovery_s` from the fault until training was back, null while it is not and where it never
          *         was. `needs_hardware`: a device of it is of no use until it is reset or replaced. `stall_s`: how long training stood
-         *         still in it, as survivors measured it; where nobody survived, from the last step to the first of
-         *         the next attempt.
+         *         still because of it, as survivors measured it; where nobody survived, from the last step to the first of
+         *         the next attempt. Each second is in one incident at most, however many are open: in the one whose decision first
+         *         changed who trains in that step, or else in the one that was opened first. `stall_others_s`: how long training
+         *         stood still while it was open because of other incidents, which have these seconds.
          */
         Incident: {
             acknowledged_at: string | null;
@@ -1976,6 +1978,7 @@ export interface components {
             recovery_s: number | null;
             resolution: string;
             resolved_at: string | null;
+            stall_others_s: number | null;
             stall_s: number | null;
             /** @enum {string} */
             state: "open" | "recovering" | "mitigated" | "resolved";
@@ -2022,6 +2025,7 @@ export interface components {
             /** @default null */
             stack_groups: components["schemas"]["StackGroups"] | null;
             stacks: components["schemas"]["RankDiagnostic"][];
+            stall_others_s: number | null;
             stall_s: number | null;
             /** @enum {string} */
             state: "open" | "recovering" | "mitigated" | "resolved";

@@ -113,7 +113,7 @@ function Figures({ incident, lead, commands }: { incident: IncidentDetail; lead:
     <dl className="figures">
       <Figure label="Detected after" value={detected ? duration(detected.since_fault_s) : <span className="missing">{notDetected(incident)}</span>} />
       <Figure label="Training resumed after" value={resumed ? duration(resumed.since_fault_s) : without(incident, "not yet")} tone={resumed ? "ok" : undefined} />
-      <Figure label="Training stood still" value={incident.stall_s === null ? without(incident, "no step yet", "not measured") : duration(incident.stall_s)} title="Time in failed exchanges and view changes, as the survivors measured it; where nobody survived, from the last step to the first of the next attempt" />
+      <Figure label="Training stood still" value={incident.stall_s === null ? without(incident, "no step yet", "not measured") : duration(incident.stall_s)} title="Because of this incident: time in failed exchanges and view changes, as the survivors measured it; where nobody survived, from the last step to the first of the next attempt. Each second is counted in one incident: in the one that first changed who trains in that step" note={incident.stall_others_s ? `and ${duration(incident.stall_others_s)} because of others` : undefined} />
       <Figure label="Whole recovery" value={incident.recovery_s === null ? without(incident, "under way") : duration(incident.recovery_s)} />
       <Figure label="Expected cost of the choice" value={lead ? (lead.cost_gpu_s === null ? <span className="missing">not estimated</span> : gpuSeconds(lead.cost_gpu_s)) : <span className="missing">undecided</span>} />
       <Figure label="Commands" value={commands} />

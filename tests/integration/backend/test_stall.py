@@ -5,13 +5,17 @@ from datetime import datetime, timedelta
 import pytest
 
 from controlplane.jobs.models import Attempt, Job, StepRecord
+from controlplane.protocol.states import IncidentOutcome
 from controlplane.recovery import course
-from controlplane.recovery.incidents import refresh_phases
+from controlplane.recovery.incidents import refresh_phases, resolve
 from controlplane.recovery.models import Incident
 from controlplane.recovery.present import incident_summary
+from controlplane.recovery.reconcile import reconcile_job
 from controlplane.recovery.stall import stall_of
+from controlplane.runtime import events
 from controlplane.runtime.clock import ago
-from tests.integration.backend.builders import job_that_lost_a_rank
+from tests.integration.backend.builders import Fleet, commit_step, flush_all, job_that_lost_a_rank, make_fleet, run_job
+from tests.integration.backend.test_certificates import go_on, kill_replica
 
 pytestmark = pytest.mark.django_db
 
@@ -52,8 +56,47 @@ def test_where_nobody_survived_it_lasts_from_the_last_step_to_the_next_attempts_
     Attempt.objects.filter(pk=again.pk).update(started_at=opened + timedelta(seconds=3.0))
     commit(job, 0, opened + timedelta(seconds=41.0), attempt=2)
     commit(job, 1, opened + timedelta(seconds=42.0), attempt=2, stall_s=0.5)
-    assert stall_of(incident) == pytest.approx(42.0 + 0.5)
+    found = stall_of(incident)
+    assert found is not None and found.own_s == pytest.approx(42.0 + 0.5)
 
 
 def test_an_incident_of_the_fleet_has_none() -> None:
     assert stall_of(Incident.objects.create(id="inc_1", title="a device", opened_at=ago(5.0))) is None
+
+
+def two_faults_at_a_time() -> tuple[Fleet, Job]:
+    """Replica 2 dies while the others leave replica 1 behind; in the step under way they wait for 8 s in all."""
+    fleet = make_fleet(6)
+    job = run_job(fleet)
+    kill_replica(fleet, job, 1)
+    reconcile_job(job.id)
+    kill_replica(fleet, job, 2)
+    reconcile_job(job.id)
+    flush_all(fleet, job, committed=2)
+    go_on(fleet, job, first=2, until=2)
+    commit_step(fleet, job, 2, stall_s=8.0, step_s=9.0)
+    commit_step(fleet, job, 3, stall_s=0.5, step_s=1.5)
+    return fleet, job
+
+
+def test_of_two_incidents_at_the_same_time_one_has_the_stall_and_the_other_says_so() -> None:
+    _, job = two_faults_at_a_time()
+    first, second = Incident.objects.filter(job=job).order_by("id")
+    for incident in (first, second):
+        refresh_phases(incident)
+    assert (first.stall_s, first.stall_others_s) == pytest.approx((8.5, 0.0))
+    assert (second.stall_s, second.stall_others_s) == pytest.approx((0.0, 8.5))
+
+
+def test_all_incidents_together_have_no_more_than_the_steps_of_the_job_stood_still() -> None:
+    fleet, job = two_faults_at_a_time()
+    with events.unit_of_work():
+        resolve(Job.objects.get(pk=job.pk), "Training is back.", IncidentOutcome.RECOVERED)
+    kill_replica(fleet, job, 0)
+    reconcile_job(job.id)
+    incidents = list(Incident.objects.filter(job=job))
+    for incident in incidents:
+        refresh_phases(incident)
+    stood_s = sum(StepRecord.objects.filter(job=job).values_list("stall_s", flat=True))
+    assert len(incidents) == 3
+    assert sum(incident.stall_s or 0.0 for incident in incidents) == pytest.approx(stood_s) == pytest.approx(8.5)
