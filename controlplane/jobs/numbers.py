@@ -6,9 +6,12 @@ from statistics import median
 
 import msgspec
 
+from controlplane.changes.assembly import measured
 from controlplane.jobs.models import Attempt, Job, JobPace, Replica
+from controlplane.policy.checkpoints import TRUSTED
 from controlplane.policy.goodput import effective_ratio
 from controlplane.policy.pace import Pace, Undisturbed, productivity, stands_still, undisturbed_step
+from controlplane.policy.prices import work_at_risk_s
 from controlplane.policy.spent import Spent, Wall, wall
 from controlplane.protocol.spec import JobSpec, TrainSpec, contributing_devices, replica_count
 from controlplane.protocol.states import LIVE_INCIDENT, CheckpointState, EttrBasis, JobState, ReplicaState
@@ -18,12 +21,7 @@ from controlplane.runtime.clock import now
 RECENT_STEPS = 20
 LOCAL_KIND = "local"
 """Kind of a checkpoint on the nodes' own disks."""
-GOOD_CHECKPOINTS = (
-    CheckpointState.COMPLETE,
-    CheckpointState.VERIFIED,
-    CheckpointState.RESTORE_TESTED,
-    CheckpointState.REPLICATED,
-)
+GOOD_CHECKPOINTS = tuple(sorted(TRUSTED))
 """May be resumed from."""
 COMMITTED_CHECKPOINTS = (*GOOD_CHECKPOINTS, CheckpointState.PRUNED)
 """Were complete once: what saves took and how far they came stays true."""
@@ -37,7 +35,8 @@ class JobNumbers:
     `replicas_total`: of the newest attempt, which may have been placed with fewer than `replicas_asked` for;
     `last_checkpoint_local`: it lies on the nodes' own disks alone and goes with them; `wall`: all wall time since
     then by what it was; `productivity`: speed of the newest steps, or of the one under way where that takes longer,
-    over the job's own best; `eta_s`: what the steps left take at the pace of the newest.
+    over the job's own best; `learned_step_s`: what decisions take a step to last, by which `work_at_risk_s` is counted
+    (`policy.prices`); `eta_s`: what the steps left take at the pace of the newest.
     None: not measured yet; of an ended job's productivity that it has none; of `eta_s` also that no step is committed
     any more (`policy.pace.stands_still`)."""
 
@@ -54,6 +53,7 @@ class JobNumbers:
     last_checkpoint_step: int | None
     last_checkpoint_age_s: float | None
     last_checkpoint_local: bool
+    learned_step_s: float | None
     work_at_risk_s: float | None
     ettr: float | None
     ettr_basis: EttrBasis
@@ -78,6 +78,7 @@ def numbers_of(job: Job) -> JobNumbers:
     times = [row["step_time_s"] for row in recent if row["step_time_s"]]
     step_time_s = median(times) if times else None
     checkpoint = job.checkpoints.filter(state__in=GOOD_CHECKPOINTS).order_by("-step", "-epoch").first()
+    saved_step, learned_s = checkpoint.step if checkpoint else None, learned_step_s(job)
     incident = job.incidents.filter(state__in=LIVE_INCIDENT).order_by("-opened_at", "-id").first()
     left = max(0, spec.training.steps - job.committed_step)
     still = pace is not None and stands_still(pace, open_s=_open_s(job, pace))
@@ -94,10 +95,13 @@ def numbers_of(job: Job) -> JobNumbers:
         replicas_active=replicas.filter(attempt=attempt, contributing=True).count() if attempt and running else 0,
         replicas_total=attempt.replicas if attempt else 0,
         replicas_asked=replica_count(spec),
-        last_checkpoint_step=checkpoint.step if checkpoint else None,
+        last_checkpoint_step=saved_step,
         last_checkpoint_age_s=_since_s(checkpoint.committed_at) if checkpoint else None,
         last_checkpoint_local=checkpoint is not None and checkpoint.kind == LOCAL_KIND,
-        work_at_risk_s=_work_at_risk_s(job, checkpoint.step if checkpoint else 0, step_time_s) if running else None,
+        learned_step_s=learned_s,
+        work_at_risk_s=work_at_risk_s(committed_step=job.committed_step, saved_step=saved_step, step_s=learned_s)
+        if running and learned_s is not None
+        else None,
         ettr=effective_of(job, first, spent, undisturbed),
         ettr_basis=_basis(job, pace, undisturbed),
         undisturbed_step_s=undisturbed.step_s if undisturbed else None,
@@ -121,9 +125,15 @@ def _since_s(at: datetime | None) -> float | None:
     return None if at is None else windows.age_s(at)
 
 
-def _work_at_risk_s(job: Job, saved_step: int, step_time_s: float | None) -> float | None:
-    """Training time that a loss of every replica would cost now."""
-    return None if step_time_s is None else max(0, job.committed_step - saved_step) * step_time_s
+def calm_steps(job: Job) -> list[float]:
+    """Seconds of the newest steps in which no membership changed, the newest first."""
+    rows = job.steps.filter(stall_s=0.0).order_by("-attempt", "-step").values_list("step_time_s", flat=True)
+    return [time_s for time_s in rows[: measured.RECENT] if time_s]
+
+
+def learned_step_s(job: Job) -> float | None:
+    """What decisions take a step of it to last: the mean of those; None before there are enough."""
+    return measured.step_s(calm_steps(job))
 
 
 def pace_of(job: Job) -> Pace | None:

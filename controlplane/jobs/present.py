@@ -55,6 +55,7 @@ def job_summary(job: Job, *, numbers: JobNumbers | None = None, added: Json | No
         "last_checkpoint_step": n.last_checkpoint_step,
         "last_checkpoint_age_s": n.last_checkpoint_age_s,
         "last_checkpoint_local": n.last_checkpoint_local,
+        "learned_step_s": n.learned_step_s,
         "work_at_risk_s": n.work_at_risk_s,
         "ettr": n.ettr,
         "ettr_basis": n.ettr_basis,
@@ -72,7 +73,7 @@ def job_summary(job: Job, *, numbers: JobNumbers | None = None, added: Json | No
 VOLATILE_JOB_FIELDS = frozenset(
     {
         "committed_step", "progress", "step_time_s", "loss", "eta_s", "last_checkpoint_age_s", "work_at_risk_s", "ettr",
-        "ettr_basis", "undisturbed_step_s", "productivity", "wall",
+        "learned_step_s", "ettr_basis", "undisturbed_step_s", "productivity", "wall",
     }
 )  # fmt: skip
 

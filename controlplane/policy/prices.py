@@ -64,7 +64,7 @@ def times_of(snapshot: JobSnapshot, config: PolicyConfig) -> Times:
         catch_up_s=learned.catch_up_s or config.default_catch_up_s,
         view_s=config.view_way_s + config.install_way_s,
         left_s=min(config.repair_horizon_s, steps_left * step_s),
-        at_risk_s=work_at_risk_s(snapshot, config),
+        at_risk_s=at_risk_s(snapshot, config),
         hang_s=config.hang_timeout_s,
     )
 
@@ -126,12 +126,28 @@ def without_s(times: Times, stakes: Stakes, *, late_s: float) -> float:
     return _stall_s(times, stakes) + stakes.gpus * stakes.missing * steps * max(0.0, times.step_s - late_s)
 
 
-def work_at_risk_s(snapshot: JobSnapshot, config: PolicyConfig) -> float:
-    """Seconds of training since the newest checkpoint that may be resumed from."""
+def work_at_risk_s(*, committed_step: int, saved_step: int | None, step_s: float) -> float:
+    """Seconds of training that are to be repeated if everything stops now: the steps since the newest checkpoint that
+    may be resumed from (None: since the first), each as long as `changes.assembly.measured.step_s` has it. What page,
+    API and command line show, and what decisions price."""
+    return max(0, committed_step - (saved_step or 0)) * step_s
+
+
+def at_risk_s(snapshot: JobSnapshot, config: PolicyConfig) -> float:
+    """Of the job as it is in the snapshot; before steps were measured, by the policy's default."""
+    return _at_risk_s(snapshot, snapshot.learned.step_s or config.default_step_s)
+
+
+def measured_at_risk_s(snapshot: JobSnapshot) -> float | None:
+    """As people are shown it; None: nothing was measured yet."""
+    step_s = snapshot.learned.step_s
+    return None if step_s is None else _at_risk_s(snapshot, step_s)
+
+
+def _at_risk_s(snapshot: JobSnapshot, step_s: float) -> float:
     trusted = newest_trusted(snapshot.checkpoints)
-    base = trusted.step if trusted else 0
-    steps = max(0, snapshot.job.committed_step - base)
-    return steps * (snapshot.learned.step_s or config.default_step_s)
+    saved = trusted.step if trusted else None
+    return work_at_risk_s(committed_step=snapshot.job.committed_step, saved_step=saved, step_s=step_s)
 
 
 def _stall_s(times: Times, stakes: Stakes) -> float:

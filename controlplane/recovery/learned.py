@@ -5,9 +5,9 @@ from typing import Any
 
 from django.db.models import Count, Exists, F, Max, OuterRef, QuerySet, Subquery
 
-from controlplane.changes.assembly.measured import RECENT, SAVE_LIMIT_S, Saves, Times, step_s
+from controlplane.changes.assembly.measured import RECENT, SAVE_LIMIT_S, Saves, Times
 from controlplane.jobs.models import Job, Rank, Replica, StepRecord
-from controlplane.jobs.numbers import COMMITTED_CHECKPOINTS, LOCAL_KIND, spec_of
+from controlplane.jobs.numbers import COMMITTED_CHECKPOINTS, LOCAL_KIND, calm_steps, spec_of
 from controlplane.policy.timeouts import (
     WARM_UP_STEPS,
     Observed,
@@ -37,7 +37,7 @@ def times_of(job: Job) -> Times:
     saves = job.checkpoints.filter(state__in=COMMITTED_CHECKPOINTS, total_s__gt=0).exclude(kind=LOCAL_KIND)
     saved = list(saves.order_by("-step", "-epoch").values_list("total_s", flat=True)[:RECENT])
     return Times(
-        steps=_undisturbed(job), starts=_starts(job), transfers=caught, saves=saved, setup_limit_s=_setup_limit_s(job)
+        steps=calm_steps(job), starts=_starts(job), transfers=caught, saves=saved, setup_limit_s=_setup_limit_s(job)
     )
 
 
@@ -78,17 +78,6 @@ def saves_of(job: Job) -> Saves:
         emergency_s=asked.timestamp() if asked else None,
         writing=rows.filter(state=CheckpointState.WRITING, started_at__gte=ago(SAVE_LIMIT_S)).exists(),
     )
-
-
-def learned_step_s(job: Job) -> float | None:
-    """Mean of the recent steps; None before there are enough."""
-    return step_s(_undisturbed(job))
-
-
-def _undisturbed(job: Job) -> list[float]:
-    """Seconds of the recent steps in which no membership changed."""
-    rows = job.steps.filter(stall_s=0.0).order_by("-id").values_list("step_time_s", flat=True)
-    return [time_s for time_s in rows[:RECENT] if time_s]
 
 
 def timeouts_of(job: Job, *, loads: str | None = None) -> tuple[SectionTimeout, ...]:

@@ -12,7 +12,7 @@ import msgspec
 from django.db.models import QuerySet
 
 from controlplane.jobs.models import Job, Rank, RankSpeed
-from controlplane.jobs.numbers import spec_of
+from controlplane.jobs.numbers import learned_step_s, spec_of
 from controlplane.jobs.present import speed_view
 from controlplane.policy.signals import with_trait
 from controlplane.policy.signals.base import Trait
@@ -22,7 +22,6 @@ from controlplane.protocol.rank import TimingReport
 from controlplane.protocol.spec import Parallelism, Stragglers, micro_batch_count
 from controlplane.protocol.states import ReplicaState
 from controlplane.recovery import signals
-from controlplane.recovery.learned import learned_step_s
 from controlplane.runtime import bus
 from controlplane.runtime.clock import ago, iso, now
 

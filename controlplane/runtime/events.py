@@ -33,7 +33,7 @@ MAX_EVENTS_A_UNIT = 20_000
 VOLATILE_KEYS = frozenset(
     {
         "live", "last_seen_age_s", "last_checkpoint_age_s", "work_at_risk_s", "eta_s", "ettr", "productivity",
-        "ettr_basis", "undisturbed_step_s", "agent_cpu_ratio", "agent_rss_bytes", "ranks_running",
+        "ettr_basis", "undisturbed_step_s", "learned_step_s", "agent_cpu_ratio", "agent_rss_bytes", "ranks_running",
     }
 )  # fmt: skip
 _NAMES = (

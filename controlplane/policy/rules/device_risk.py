@@ -18,7 +18,7 @@ from controlplane.policy.facts import (
 )
 from controlplane.policy.goodput import break_even_precision
 from controlplane.policy.plan import Alternative, Decision, RequestCheckpoint, Scalar, SettleSignals
-from controlplane.policy.prices import work_at_risk_s
+from controlplane.policy.prices import at_risk_s, measured_at_risk_s
 from controlplane.policy.snapshot import JobSnapshot, SignalFact
 
 RULE = "device_risk"
@@ -86,7 +86,7 @@ def _save(snapshot: JobSnapshot, config: PolicyConfig, alarms: tuple[SignalFact,
             "score": worst.value,
             "threshold": worst.threshold,
             "alarms": len(alarms),
-            "work_at_risk_s": work_at_risk_s(snapshot, config),
+            "work_at_risk_s": measured_at_risk_s(snapshot),
             **parts_of(worst),
         },
         alternatives=(_evict_instead(snapshot, config, gpus), _do_nothing(snapshot, config, gpus)),
@@ -113,12 +113,12 @@ def _evict_instead(snapshot: JobSnapshot, config: PolicyConfig, gpus: int) -> Al
 def _do_nothing(snapshot: JobSnapshot, config: PolicyConfig, gpus: int) -> Alternative:
     """What it costs depends on how many alarms come true: where that is not known the constraint
     is the share from which the save pays."""
-    at_risk_s, save_s = work_at_risk_s(snapshot, config), snapshot.learned.save_s or config.default_save_s
-    bar = break_even_precision(save_s, at_risk_s)
+    risked_s, save_s = at_risk_s(snapshot, config), snapshot.learned.save_s or config.default_save_s
+    bar = break_even_precision(save_s, risked_s)
     if not config.risk_precision:
         known = "how many such alarms come true is not known"
         return Alternative(action="nothing", cost_gpu_s=None, why_not=f"{known}; the save pays from {bar:.1%}")
-    lost_s = config.risk_precision * at_risk_s
+    lost_s = config.risk_precision * risked_s
     dearer = lost_s > save_s
     why_not = "costs more" if dearer else f"a save is asked for at this score; it pays from {bar:.1%}"
     return Alternative(action="nothing", cost_gpu_s=lost_s * gpus, why_not=why_not)

@@ -183,9 +183,13 @@ def _save_first(
         f" {newer} steps since the last checkpoint first, for at most {limit_s:.0f} s, and the attempt ends then.",
         key=f"save_first:{','.join(sorted(ids))}",
         actions=(RequestCheckpoint(kind="emergency"),),
-        evidence={"steps_at_risk": newer, "limit_s": limit_s},
+        evidence={
+            "steps_at_risk": newer,
+            "work_at_risk_s": prices.measured_at_risk_s(snapshot),
+            "limit_s": limit_s,
+        },
         signal_ids=tuple(sorted(ids)),
-        cost_gpu_s=prices.work_at_risk_s(snapshot, config) * sum(r.world_size for r in snapshot.replicas),
+        cost_gpu_s=prices.at_risk_s(snapshot, config) * sum(r.world_size for r in snapshot.replicas),
     )
 
 

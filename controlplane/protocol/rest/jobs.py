@@ -36,6 +36,9 @@ class Wall(Answer, frozen=True, kw_only=True):
 class Job(Answer, frozen=True, kw_only=True):
     """A training job: what is wanted and where it stands. `not_heard`: its nodes that are not.
     `ettr_basis`: whether the effective time rests on full strength as it was seen, or why there is none.
+    `learned_step_s`: what decisions take a step to last, the mean of its newest 50 in which no membership changed.
+    `work_at_risk_s`: training that is to be repeated if everything stops now, the steps since the newest checkpoint that
+    may be resumed from, each of `learned_step_s`; decisions price it alike. Both null before 3 such steps.
     `wall`: where its wall time went; null without an effective time, and of a job that trained before it was kept."""
 
     id: str
@@ -70,6 +73,7 @@ class Job(Answer, frozen=True, kw_only=True):
     replicas_asked: int = 0
     ettr_basis: words.EttrBasis = "observed"
     last_checkpoint_local: bool = False
+    learned_step_s: float | None = None
     wall: Wall | None = None
     not_heard: list[NotHeard] = []
     capabilities: words.Capabilities = {}

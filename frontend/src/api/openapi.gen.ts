@@ -2074,6 +2074,9 @@ export interface components {
          * Job
          * @description A training job: what is wanted and where it stands. `not_heard`: its nodes that are not.
          *         `ettr_basis`: whether the effective time rests on full strength as it was seen, or why there is none.
+         *         `learned_step_s`: what decisions take a step to last, the mean of its newest 50 in which no membership changed.
+         *         `work_at_risk_s`: training that is to be repeated if everything stops now, the steps since the newest checkpoint that
+         *         may be resumed from, each of `learned_step_s`; decisions price it alike. Both null before 3 such steps.
          *         `wall`: where its wall time went; null without an effective time, and of a job that trained before it was kept.
          */
         Job: {
@@ -2099,6 +2102,8 @@ export interface components {
             /** @default false */
             last_checkpoint_local: boolean;
             last_checkpoint_step: number | null;
+            /** @default null */
+            learned_step_s: number | null;
             loss: number | null;
             name: string;
             /** @default [] */
@@ -2156,6 +2161,8 @@ export interface components {
             last_checkpoint_local: boolean;
             last_checkpoint_step: number | null;
             layout: components["schemas"]["Layout"] | null;
+            /** @default null */
+            learned_step_s: number | null;
             loss: number | null;
             name: string;
             /** @default [] */

@@ -40,6 +40,7 @@ export function jobNow<T extends Job>(job: T, steps: readonly Step[], ageS: numb
     step_time_s: stepTimeS,
     /* Null from the server: no step is committed any more. It stays so until there is one that it had not seen. */
     eta_s: stepTimeS === null || (job.eta_s === null && job.step_time_s !== null && done <= job.committed_step) ? job.eta_s : Math.max(0, job.total_steps - done) * stepTimeS,
-    work_at_risk_s: stepTimeS === null ? job.work_at_risk_s : atRisk * stepTimeS,
+    /* By what the server takes a step to last, as its decisions do. */
+    work_at_risk_s: job.learned_step_s === null ? job.work_at_risk_s : atRisk * job.learned_step_s,
   };
 }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controlplane.policy.prices import work_at_risk_s
+from controlplane.policy.prices import at_risk_s as work_at_risk_s
 from controlplane.policy.snapshot import LearnedTimes
 from tests.unit.policy.builders import CONFIG, change, checkpoint, job, running
 
