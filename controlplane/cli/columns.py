@@ -142,6 +142,7 @@ JOBS = (
     Column(title="EPOCH", show=text("epoch"), wide=True),
     Column(title="EVICTIONS", show=text("evictions"), wide=True),
     Column(title="AT-RISK", show=seconds("work_at_risk_s"), wide=True),
+    Column(title="CHECKPOINT-AGE", show=seconds("checkpoint_age_s"), wide=True),
     Column(title="CREATED", show=text("created_at"), wide=True),
     Column(title="REASON", show=text("state_reason"), wide=True),
 )

@@ -1,10 +1,13 @@
 """Figures of a job that are computed, not stored: each from rows that can be shown."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
+from typing import Any
 
 import msgspec
+from django.db.models import QuerySet
 
 from controlplane.changes.assembly import measured
 from controlplane.jobs.models import Attempt, Job, JobPace, Replica
@@ -17,6 +20,7 @@ from controlplane.protocol.spec import JobSpec, TrainSpec, contributing_devices,
 from controlplane.protocol.states import LIVE_INCIDENT, CheckpointState, EttrBasis, JobState, ReplicaState
 from controlplane.runtime import windows
 from controlplane.runtime.clock import now
+from controlplane.runtime.models import ClockStep
 
 RECENT_STEPS = 20
 LOCAL_KIND = "local"
@@ -33,7 +37,8 @@ class JobNumbers:
     """Units in the names. `ettr`: kept steps x `undisturbed_step_s` over wall time since the first
     attempt (`policy.goodput.effective_ratio`); `ettr_basis`: what it rests on, or why there is none;
     `replicas_total`: of the newest attempt, which may have been placed with fewer than `replicas_asked` for;
-    `last_checkpoint_local`: it lies on the nodes' own disks alone and goes with them; `wall`: all wall time since
+    `last_checkpoint_local`: it lies on the nodes' own disks alone and goes with them; `checkpoint_age_s`: of the
+    newest in storage (function of that name), None of a job that has ended; `wall`: all wall time since
     then by what it was; `productivity`: speed of the newest steps, or of the one under way where that takes longer,
     over the job's own best; `learned_step_s`: what decisions take a step to last, by which `work_at_risk_s` is counted
     (`policy.prices`); `eta_s`: what the steps left take at the pace of the newest.
@@ -51,8 +56,8 @@ class JobNumbers:
     replicas_total: int
     replicas_asked: int
     last_checkpoint_step: int | None
-    last_checkpoint_age_s: float | None
     last_checkpoint_local: bool
+    checkpoint_age_s: float | None
     learned_step_s: float | None
     work_at_risk_s: float | None
     ettr: float | None
@@ -96,8 +101,8 @@ def numbers_of(job: Job) -> JobNumbers:
         replicas_total=attempt.replicas if attempt else 0,
         replicas_asked=replica_count(spec),
         last_checkpoint_step=saved_step,
-        last_checkpoint_age_s=_since_s(checkpoint.committed_at) if checkpoint else None,
         last_checkpoint_local=checkpoint is not None and checkpoint.kind == LOCAL_KIND,
+        checkpoint_age_s=checkpoint_age_s(in_storage(job.checkpoints), first, windows.known()) if running else None,
         learned_step_s=learned_s,
         work_at_risk_s=work_at_risk_s(committed_step=job.committed_step, saved_step=saved_step, step_s=learned_s)
         if running and learned_s is not None
@@ -121,8 +126,19 @@ def _open_s(job: Job, pace: Pace) -> float:
     return (job.finished_at or now()).timestamp() - pace.at_s
 
 
-def _since_s(at: datetime | None) -> float | None:
-    return None if at is None else windows.age_s(at)
+def in_storage(rows: QuerySet[Any]) -> QuerySet[Any, datetime]:
+    """When those checkpoints of `rows` were committed that the job's storage holds and that may be resumed from: one
+    on the nodes' own disks goes with them."""
+    good = rows.filter(state__in=GOOD_CHECKPOINTS).exclude(kind=LOCAL_KIND).exclude(committed_at=None)
+    return good.values_list("committed_at", flat=True)
+
+
+def checkpoint_age_s(committed: Iterable[datetime], first: Attempt | None, steps: list[ClockStep]) -> float | None:
+    """Seconds since the newest of these moments (of `in_storage`); of a job that has none since its first attempt
+    began, as all of that would be repeated. None before that. `steps`: of `windows.known`."""
+    # The newest by the clock is not the newest once that was set back.
+    ages_s = [windows.age_s(at, steps) for at in committed]
+    return min(ages_s, default=windows.age_s(first.started_at, steps) if first is not None else None)
 
 
 def calm_steps(job: Job) -> list[float]:

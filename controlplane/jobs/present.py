@@ -53,8 +53,8 @@ def job_summary(job: Job, *, numbers: JobNumbers | None = None, added: Json | No
         "replicas_total": n.replicas_total,
         "replicas_asked": n.replicas_asked,
         "last_checkpoint_step": n.last_checkpoint_step,
-        "last_checkpoint_age_s": n.last_checkpoint_age_s,
         "last_checkpoint_local": n.last_checkpoint_local,
+        "checkpoint_age_s": n.checkpoint_age_s,
         "learned_step_s": n.learned_step_s,
         "work_at_risk_s": n.work_at_risk_s,
         "ettr": n.ettr,
@@ -72,7 +72,7 @@ def job_summary(job: Job, *, numbers: JobNumbers | None = None, added: Json | No
 # Fields of a job summary that move without an event: pushed as pictures, polled slowly.
 VOLATILE_JOB_FIELDS = frozenset(
     {
-        "committed_step", "progress", "step_time_s", "loss", "eta_s", "last_checkpoint_age_s", "work_at_risk_s", "ettr",
+        "committed_step", "progress", "step_time_s", "loss", "eta_s", "checkpoint_age_s", "work_at_risk_s", "ettr",
         "learned_step_s", "ettr_basis", "undisturbed_step_s", "productivity", "wall",
     }
 )  # fmt: skip

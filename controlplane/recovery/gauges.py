@@ -1,6 +1,7 @@
 """Gauges of the fleet that are read from rows: refreshed by each web process, as any of them is scraped."""
 
-import math
+from collections import defaultdict
+from datetime import datetime
 
 from django.conf import settings
 from django.db.models import Count
@@ -13,7 +14,7 @@ from controlplane.fleet import selectors as fleet
 from controlplane.fleet.models import Node
 from controlplane.jobs import selectors as jobs
 from controlplane.jobs.models import Job
-from controlplane.jobs.numbers import ENDED, GOOD_CHECKPOINTS, LOCAL_KIND
+from controlplane.jobs.numbers import ENDED, checkpoint_age_s, in_storage
 from controlplane.jobs.several import AT_ONCE, JobRate, rates
 from controlplane.policy.facts import correlated_failure_of
 from controlplane.policy.fleet import FleetSnapshot
@@ -43,7 +44,7 @@ def refresh() -> None:
     found = list(rates(Job.objects.exclude(state__in=ENDED)))
     _replace(metrics.EFFECTIVE, {rate.job.id: rate.ettr for rate in found})
     _replace(metrics.PRODUCTIVITY, {rate.job.id: rate.productivity for rate in found})
-    _replace(metrics.CHECKPOINT_AGE, unsaved_s(found))
+    _replace(metrics.CHECKPOINT_AGE, checkpoint_ages_s(found))
     metrics.CHECKPOINT_LIMIT.set(settings.CHECKPOINT_OLD_S)
     metrics.REFRESHED.set(now_s())
     metrics.SINCE_REFRESH.note()
@@ -72,17 +73,13 @@ def breaker() -> dict[str, float]:
     return {SUSPECTS: float(correlated_failure_of(found, CONFIG)), ACTS: float(recent_acts() >= CONFIG.max_acts)}
 
 
-def unsaved_s(found: list[JobRate]) -> dict[str, float | None]:
-    """By job, since its newest good checkpoint in storage: one on the nodes' own disks goes with them. Of a job that
-    has none, since its first attempt began: all of that would be repeated. None before that."""
-    steps = windows.known()
-    ages_s = {rate.job.id: windows.age_s(rate.first.started_at, steps) for rate in found if rate.first}
+def checkpoint_ages_s(found: list[JobRate]) -> dict[str, float | None]:
+    """By job, `jobs.numbers.checkpoint_age_s`; two queries for `AT_ONCE` jobs."""
+    steps, committed = windows.known(), defaultdict[str, list[datetime]](list)
     for some in batched([rate.job.id for rate in found], AT_ONCE):
-        good = Checkpoint.objects.filter(job__in=some, state__in=GOOD_CHECKPOINTS).exclude(kind=LOCAL_KIND)
-        # The newest by the clock is not the newest once that was set back.
-        for job_id, at in good.exclude(committed_at=None).values_list("job_id", "committed_at"):
-            ages_s[job_id] = min(windows.age_s(at, steps), ages_s.get(job_id, math.inf))
-    return {rate.job.id: ages_s.get(rate.job.id) for rate in found}
+        for job_id, at in in_storage(Checkpoint.objects.filter(job__in=some)).values_list("job_id", "committed_at"):
+            committed[job_id].append(at)
+    return {rate.job.id: checkpoint_age_s(committed[rate.job.id], rate.first, steps) for rate in found}
 
 
 def _replace(gauge: Gauge, values: dict[str, float | None] | dict[str, int] | dict[str, float]) -> None:

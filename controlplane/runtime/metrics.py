@@ -61,7 +61,7 @@ PRODUCTIVITY = Gauge(
 )
 CHECKPOINT_AGE = Gauge(
     "holdfast_checkpoint_age_seconds",
-    "Age of a job's newest good checkpoint in storage; of a job without one, time since its first attempt began.",
+    "Since a job's newest good checkpoint in storage was committed; of one without, since its first attempt began.",
     ["job_id"],
     registry=FLEET,
 )

@@ -36,9 +36,12 @@ class Wall(Answer, frozen=True, kw_only=True):
 class Job(Answer, frozen=True, kw_only=True):
     """A training job: what is wanted and where it stands. `not_heard`: its nodes that are not.
     `ettr_basis`: whether the effective time rests on full strength as it was seen, or why there is none.
+    `last_checkpoint_step`: of the newest that may be resumed from, `last_checkpoint_local`: on the nodes' disks alone.
+    `checkpoint_age_s`: since the newest good one in storage was committed; of a job without one since its first attempt
+    began; null before that and once the job has ended. Prometheus has it as `holdfast_checkpoint_age_seconds`.
     `learned_step_s`: what decisions take a step to last, the mean of its newest 50 in which no membership changed.
-    `work_at_risk_s`: training that is to be repeated if everything stops now, the steps since the newest checkpoint that
-    may be resumed from, each of `learned_step_s`; decisions price it alike. Both null before 3 such steps.
+    `work_at_risk_s`: training that is to be repeated if everything stops now, the steps since that
+    checkpoint, each of `learned_step_s`; decisions price it alike. Both null before 3 such steps.
     `wall`: where its wall time went; null without an effective time, and of a job that trained before it was kept."""
 
     id: str
@@ -62,7 +65,7 @@ class Job(Answer, frozen=True, kw_only=True):
     replicas_active: int
     replicas_total: int
     last_checkpoint_step: int | None
-    last_checkpoint_age_s: float | None
+    checkpoint_age_s: float | None
     work_at_risk_s: float | None
     ettr: float | None
     undisturbed_step_s: float | None

@@ -2074,9 +2074,12 @@ export interface components {
          * Job
          * @description A training job: what is wanted and where it stands. `not_heard`: its nodes that are not.
          *         `ettr_basis`: whether the effective time rests on full strength as it was seen, or why there is none.
+         *         `last_checkpoint_step`: of the newest that may be resumed from, `last_checkpoint_local`: on the nodes' disks alone.
+         *         `checkpoint_age_s`: since the newest good one in storage was committed; of a job without one since its first attempt
+         *         began; null before that and once the job has ended. Prometheus has it as `holdfast_checkpoint_age_seconds`.
          *         `learned_step_s`: what decisions take a step to last, the mean of its newest 50 in which no membership changed.
-         *         `work_at_risk_s`: training that is to be repeated if everything stops now, the steps since the newest checkpoint that
-         *         may be resumed from, each of `learned_step_s`; decisions price it alike. Both null before 3 such steps.
+         *         `work_at_risk_s`: training that is to be repeated if everything stops now, the steps since that
+         *         checkpoint, each of `learned_step_s`; decisions price it alike. Both null before 3 such steps.
          *         `wall`: where its wall time went; null without an effective time, and of a job that trained before it was kept.
          */
         Job: {
@@ -2085,6 +2088,7 @@ export interface components {
             capabilities: {
                 [key: string]: string;
             };
+            checkpoint_age_s: number | null;
             committed_step: number;
             created_at: string;
             epoch: number;
@@ -2098,7 +2102,6 @@ export interface components {
             evictions: number;
             finished_at: string | null;
             id: string;
-            last_checkpoint_age_s: number | null;
             /** @default false */
             last_checkpoint_local: boolean;
             last_checkpoint_step: number | null;
@@ -2143,6 +2146,7 @@ export interface components {
             capabilities: {
                 [key: string]: string;
             };
+            checkpoint_age_s: number | null;
             committed_step: number;
             created_at: string;
             epoch: number;
@@ -2156,7 +2160,6 @@ export interface components {
             evictions: number;
             finished_at: string | null;
             id: string;
-            last_checkpoint_age_s: number | null;
             /** @default false */
             last_checkpoint_local: boolean;
             last_checkpoint_step: number | null;

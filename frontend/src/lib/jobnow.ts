@@ -24,7 +24,7 @@ export function median(values: readonly number[]): number | null {
 /** `steps` in (attempt, step) order; `ageS`: seconds since `job` was read. */
 export function jobNow<T extends Job>(job: T, steps: readonly Step[], ageS: number): T {
   if (ENDED_STATES.has(job.state)) return job;
-  const aged = { ...job, last_checkpoint_age_s: job.last_checkpoint_age_s === null ? null : job.last_checkpoint_age_s + ageS };
+  const aged = { ...job, checkpoint_age_s: job.checkpoint_age_s === null ? null : job.checkpoint_age_s + ageS };
   const last = steps[steps.length - 1];
   if (!last || last.attempt < (job.attempt ?? 0)) return aged;
   const recent = steps.slice(-RECENT_STEPS);

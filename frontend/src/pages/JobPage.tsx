@@ -111,7 +111,8 @@ function Figures({ job, settled }: { job: JobDetail; settled: boolean }): ReactE
         <Figure label="Replicas" value={job.attempt ? `${job.replicas_active} / ${job.replicas_total}` : <span className="missing">none placed yet</span>} tone={short && !final ? "warn" : undefined} note={job.attempt ? `${final ? "at the end" : "contributing"} / ${fewer(job) ? `placed, ${job.replicas_asked} asked for` : "wanted"}` : undefined} />
         {begun ? <EffectiveTime job={job} /> : null}
         {final || !begun ? null : <Figure label="Work at risk" value={duration(job.work_at_risk_s)} note="lost if all failed now" />}
-        <Figure label="Last checkpoint" value={job.last_checkpoint_step === null ? "none yet" : `step ${count(job.last_checkpoint_step)}`} note={job.last_checkpoint_age_s === null || final ? undefined : `${duration(Math.floor(job.last_checkpoint_age_s))} ago${job.last_checkpoint_local ? ", on the nodes' own disks" : ""}`} />
+        <Figure label="Last checkpoint" value={job.last_checkpoint_step === null ? "none yet" : `step ${count(job.last_checkpoint_step)}`} note={job.last_checkpoint_local ? "on the nodes' own disks" : undefined} />
+        {final || job.checkpoint_age_s === null ? null : <Figure label="Checkpoint age" value={duration(Math.floor(job.checkpoint_age_s))} title="Since the newest good checkpoint in storage was committed, which outlives the nodes; of a job without one, since its first attempt began" />}
         <Figure label="Restarts / evictions" value={`${job.restarts} / ${job.evictions}`} />
       </dl>
       <Limits jobId={job.id} settled={settled} />
