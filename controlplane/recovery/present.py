@@ -4,7 +4,7 @@ from typing import Any
 
 from controlplane.dispatch import selectors as dispatch
 from controlplane.dispatch.present import command_summary
-from controlplane.policy import capabilities
+from controlplane.policy import capabilities, signals
 from controlplane.policy.capabilities import IncidentFacts
 from controlplane.protocol.diagnostics import FLIGHT_RECORDER, NOT_GOT, STACKS
 from controlplane.protocol.errors import MalformedFrame
@@ -123,6 +123,7 @@ def flight_lines(text: str) -> str:
 
 def signal_summary(row: Signal) -> Json:
     """One finding of a detector."""
+    value, threshold = signals.shown(row.kind, row.value, row.threshold, row.evidence)
     return {
         "id": row.id,
         "kind": row.kind,
@@ -133,8 +134,8 @@ def signal_summary(row: Signal) -> Json:
         "incarnation": row.incarnation,
         "rank": row.rank,
         "device_index": row.device_index,
-        "value": row.value,
-        "threshold": row.threshold,
+        "value": value,
+        "threshold": threshold,
         "evidence": row.evidence,
         "seen_at": iso(row.seen_at),
         "settled_at": iso(row.settled_at),

@@ -151,11 +151,6 @@ class ExchangeFailed(Finding):
         return {**super().evidence, "error": self.error[:ERROR_CHARS]}
 
     @property
-    def value(self) -> float:
-        """The step."""
-        return float(self.step)
-
-    @property
     def sentence(self) -> str:
         """Who could not exchange, and why."""
         return f"Replica {self.replica} could not exchange in epoch {self.epoch}: {self.error[:ERROR_TOLD_CHARS]}"

@@ -173,7 +173,8 @@ class Incident(Answer, frozen=True, kw_only=True):
 
 
 class Signal(Answer, frozen=True, kw_only=True):
-    """A detector's finding."""
+    """A detector's finding. `value` in the unit of its kind, null where that has none or nobody saw it;
+    `threshold`: the limit that it has passed, null where the kind needs none."""
 
     id: str
     kind: str

@@ -3346,7 +3346,8 @@ export interface components {
         };
         /**
          * Signal
-         * @description A detector's finding.
+         * @description A detector's finding. `value` in the unit of its kind, null where that has none or nobody saw it;
+         *         `threshold`: the limit that it has passed, null where the kind needs none.
          */
         Signal: {
             device_index: number | null;

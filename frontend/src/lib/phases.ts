@@ -43,7 +43,7 @@ export function incidentText(incident: IncidentDetail): string {
     ...phaseBars(incident.phases).map((bar) => `  ${words(bar.name)}: ${bar.endS.toFixed(2)} s (+${duration(bar.durationS)})`),
     "",
     "Signals:",
-    ...incident.signals.map((signal) => `  ${signal.seen_at} ${words(signal.kind)} on ${signal.node_name ?? "-"}: value ${valueText(signal)}, threshold ${signal.threshold ? scalar(signal.threshold) : "-"}`),
+    ...incident.signals.map((signal) => `  ${signal.seen_at} ${words(signal.kind)} on ${signal.node_name ?? "-"}: value ${valueText(signal)}, threshold ${signal.threshold !== null ? scalar(signal.threshold) : "-"}`),
     "",
     "Decisions:",
     ...incident.decisions.flatMap((decision) => [

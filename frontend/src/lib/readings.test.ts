@@ -15,10 +15,10 @@ describe("a device's readings in words", () => {
   });
 
   it("has no code for an end that nobody saw, and no 0 for a finding that has no value", () => {
-    expect(valueText(signal({ kind: "rank_exit", value: -1, evidence: { told: false, exit_code: null, signal: null } }))).toBe("not seen");
+    expect(valueText(signal({ kind: "rank_exit", value: null, evidence: { told: false, exit_code: null, signal: null } }))).toBe("not seen");
     expect(valueText(signal({ kind: "rank_exit", value: -1, evidence: { told: true, exit_code: null, signal: 1 } }))).toBe("-1");
     expect(valueText(signal({ kind: "rank_exit", value: 0, evidence: { told: true, exit_code: 0, signal: null } }))).toBe("0");
-    expect(valueText(signal({ kind: "node_check", value: 0 }))).toBe("-");
+    expect(valueText(signal({ kind: "node_check", value: null }))).toBe("-");
   });
 
   it("says which rows wait, which have failed, and what is not reported", () => {

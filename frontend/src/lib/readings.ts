@@ -46,13 +46,10 @@ export function signalText(signal: Signal): string {
   return words(signal.kind);
 }
 
-/** Kinds whose findings have no value: what they tell is in their words. */
-const VALUELESS: ReadonlySet<string> = new Set(["node_check", "node_identity", "outer_error", "signature_rejected"]);
-
-/** A finding's value; of an end that nobody saw that it was not seen, which is no code. */
-export function valueText(signal: Pick<Signal, "kind" | "value" | "evidence">): string {
-  if (signal.kind === "rank_exit" && signal.evidence["told"] === false) return "not seen";
-  return VALUELESS.has(signal.kind) ? "-" : scalar(signal.value);
+/** A finding's value. Null: its kind has none, what it tells is in its words; or nobody saw it, which is said. */
+export function valueText(signal: Pick<Signal, "value" | "evidence">): string {
+  if (signal.value !== null) return scalar(signal.value);
+  return signal.evidence["told"] === false ? "not seen" : "-";
 }
 
 function missing(value: unknown): boolean {

@@ -147,7 +147,7 @@ function Signals({ signals, lead }: { signals: Signal[]; lead: Decision | null }
                   <td><b>{signalText(signal)}</b></td>
                   <td>{where(signal)}</td>
                   <td className="num">{valueText(signal)}</td>
-                  <td className="num">{signal.threshold ? scalar(signal.threshold) : <span className="muted" title="it needs none">-</span>}</td>
+                  <td className="num">{signal.threshold !== null ? scalar(signal.threshold) : <span className="muted" title="it needs none">-</span>}</td>
                   <td><Time at={signal.seen_at} /></td>
                   <td>{signal.settled_at ? <Time at={signal.settled_at} /> : <span className="muted">open</span>}</td>
                 </tr>

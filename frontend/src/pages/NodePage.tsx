@@ -193,7 +193,7 @@ function Signals({ signals, older }: { signals: Signal[]; older: number }): Reac
               <td>{signalText(signal)}{signal.settled_at ? <span className="muted"> (settled)</span> : null}</td>
               <td className="num">{signal.device_index ?? "-"}</td>
               <td className="num">{valueText(signal)}</td>
-              <td className="num">{signal.threshold ? scalar(signal.threshold) : <span className="muted" title="it needs none">-</span>}</td>
+              <td className="num">{signal.threshold !== null ? scalar(signal.threshold) : <span className="muted" title="it needs none">-</span>}</td>
               <td><Time at={signal.seen_at} /></td>
             </tr>
           ))}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.policy import signals
 from controlplane.policy.signals import BY_KIND, KINDS, SIGNALS, with_trait
 from controlplane.policy.signals.base import PLACE, Finding, Severity, Trait
 from controlplane.policy.signals.devices import DeviceAtRisk, DeviceGone, ReadingPastLimit, XidError
@@ -95,7 +96,7 @@ TOLD: tuple[tuple[Finding, str, str, float, float, str], ...] = (
     ),
     (
         finding(ExchangeFailed, **RANK, epoch=5, step=7, error="gone"),
-        "outer_error:j:5:1:3", "epoch step error", 7.0, 0.0, "Replica 1 could not exchange in epoch 5: gone",
+        "outer_error:j:5:1:3", "epoch step error", 0.0, 0.0, "Replica 1 could not exchange in epoch 5: gone",
     ),
     (
         finding(LossNotFinite, **RANK, attempt=4, step=7, loss="nan"),
@@ -123,6 +124,27 @@ TOLD: tuple[tuple[Finding, str, str, float, float, str], ...] = (
 
 def test_each_struct_of_the_table_has_its_words_here() -> None:
     assert {type(row[0]) for row in TOLD} == set(SIGNALS)
+
+
+@pytest.mark.parametrize("row", TOLD, ids=lambda row: type(row[0]).__name__)
+def test_people_are_shown_a_value_and_a_limit_only_of_what_has_them(
+    row: tuple[Finding, str, str, float, float, str],
+) -> None:
+    found, _, _, value, threshold, _ = row
+    kind = type(found)
+    valued = any("value" in vars(each) for each in kind.__mro__ if each is not Finding)
+    limited = any("threshold" in vars(each) for each in kind.__mro__ if each is not Finding)
+    shown = signals.shown(kind.KIND, found.value, found.threshold, found.evidence)
+    assert shown == (value if valued else None, threshold if limited else None)
+    assert valued or value == 0.0, "no 0 that nobody measured"
+
+
+def test_no_value_is_shown_of_an_end_that_nobody_saw_and_that_of_a_stranger_as_it_is() -> None:
+    assert signals.shown("rank_exit", -1.0, 0.0, {"told": False}) == (None, None)
+    assert signals.shown("rank_exit", -1.0, 0.0, {"told": True}) == (-1.0, None)
+    assert signals.shown("of a newer release", 3.0, 2.0, {}) == (3.0, 2.0)
+    valueless = {"node_check", "node_identity", "outer_error", "signature_rejected"}
+    assert {kind for kind in KINDS if signals.shown(kind, 1.0, 1.0, {})[0] is None} == valueless
 
 
 @pytest.mark.parametrize("row", TOLD, ids=lambda row: type(row[0]).__name__)
@@ -200,7 +222,7 @@ def shown() -> Iterator[tuple[str, str]]:
 
 def test_the_page_and_the_benchmarks_tell_apart_what_is_in_the_table() -> None:
     found = list(shown())
-    assert {"node_check", "xid", "device_reading", "rank_exit"} <= {kind for _, kind in found}
+    assert {"xid", "device_reading"} <= {kind for _, kind in found}
     assert [(path, kind) for path, kind in found if kind not in KINDS] == []
 
 
