@@ -4,14 +4,17 @@ Written after an incident is resolved, over the steps around it. A check that ha
 to judge by says None, never True. It is looked at again while reports may still come.
 """
 
+from functools import partial
 from typing import Any
+
+from django.db import transaction
 
 from controlplane.changes.due import certificates as core
 from controlplane.changes.due.certificates import INCOMPLETE, PENDING, RETRY_S
 from controlplane.changes.due.checks import LOSSES, RECOMPUTED
 from controlplane.recovery import course, keeping, proof, recompute
 from controlplane.recovery.certificate_rows import CertificateRows
-from controlplane.recovery.incidents import publish_incident, refresh_phases
+from controlplane.recovery.incidents import count_phases, publish_incident, refresh_phases
 from controlplane.recovery.models import Incident
 from controlplane.recovery.repeats import repeated
 from controlplane.runtime import events
@@ -60,9 +63,13 @@ def certify(incident: Incident) -> dict[str, Any]:
         )
         if final:
             keeping.let_go(incident)
-        known = _verdicts(incident.certificate)
+        known, first = _verdicts(incident.certificate), not (incident.certificate or {}).get("generated_at")
         incident.refresh_from_db()
+        if first:
+            course.learn_clock(incident)
         refresh_phases(incident)
+        if first:
+            transaction.on_commit(partial(count_phases, incident.phases))
         if final or _verdicts(certificate) != known:
             publish_incident(
                 incident, "incident.certificate", f"Certificate: {words_of(certificate)}." if final else ""

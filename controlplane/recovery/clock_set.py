@@ -33,7 +33,7 @@ from controlplane.recovery.counts import counted
 from controlplane.recovery.models import Incident, KeptCheckpoint, MarkedLines, Recomputation, Request
 from controlplane.recovery.steps import add_saves
 from controlplane.runtime import beats, events, windows
-from controlplane.runtime.clock import AHEAD_S, CLOCK_STEP_S, from_s, now_s
+from controlplane.runtime.clock import AHEAD_S, CLOCK_STEP_S, SEEN_WITHIN_S, from_s, now_s
 from controlplane.runtime.logs import get
 from controlplane.runtime.models import ClockStep
 from controlplane.runtime.pieces import batched
@@ -57,8 +57,6 @@ MOVED: tuple[tuple[type[models.Model], str], ...] = (
 )
 LEASE_ROLE = "sentinel"
 MAX_COUNTED = 10_000
-SEEN_WITHIN_S = 2.0
-"""A sentinel's turn is shorter."""
 _log = get(__name__)
 
 

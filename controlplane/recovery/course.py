@@ -15,7 +15,7 @@ from controlplane.changes.due import course as core
 from controlplane.jobs.models import Job, StepRecord
 from controlplane.recovery.models import Incident, ViewRow
 from controlplane.runtime import windows
-from controlplane.runtime.clock import SETTLE_S
+from controlplane.runtime.clock import SEEN_WITHIN_S, SETTLE_S
 from controlplane.runtime.models import ClockStep
 
 
@@ -65,15 +65,37 @@ def ended(incident: Incident) -> Mark:
 
 
 def clock_steps(incident: Incident) -> list[ClockStep]:
-    """Those of the server's clock in its course, the newest first."""
+    """Those of the server's clock in its course, the newest first, each from the earliest moment at which it may have
+    come: what was written between that and the moment at which it was seen is of the clock after it."""
     began = (incident.began or {}).get("clock") or windows.newest_before(incident.opened_at)
     rows = ClockStep.objects.filter(pk__gt=began).order_by("-pk")
     ended = (incident.ended or {}).get("clock")
-    if incident.ended_at is None or ended is None:
-        return list(rows[: windows.MAX_STEPS])
-    # The one that was not known when it ended, a moment later.
-    unknown = Q(set_at__gte=incident.ended_at - timedelta(seconds=SETTLE_S), set_at__lte=incident.ended_at)
-    return list(rows.filter(Q(pk__lte=ended) | unknown)[: windows.MAX_STEPS])
+    if incident.ended_at is not None and ended is not None:
+        rows = rows.filter(Q(pk__lte=ended) | _unknown_at(incident.ended_at))
+    steps = list(rows[: windows.MAX_STEPS])
+    for step in steps:
+        # One ahead is written down from then on.
+        step.set_at -= timedelta(seconds=SEEN_WITHIN_S if step.step_s < 0.0 else 0.0)
+    return steps
+
+
+def learn_clock(incident: Incident) -> None:
+    """Called a moment after its end, when the leader knows each step of the clock until then: the mark of its end
+    gets the newest, which nobody may have known when it ended."""
+    if incident.ended is None or incident.ended_at is None:
+        return
+    unknown = ClockStep.objects.filter(_unknown_at(incident.ended_at), pk__gt=incident.ended.get("clock", 0))
+    newest = unknown.order_by("-pk").values_list("pk", flat=True).first()
+    if newest is not None:
+        incident.ended = {**incident.ended, "clock": newest}
+        Incident.objects.filter(pk=incident.pk).update(ended=incident.ended)
+
+
+def _unknown_at(moment: datetime) -> Q:
+    """A step that was not known at this moment, which the clock told after it."""
+    since = moment - timedelta(seconds=SETTLE_S)
+    back = Q(step_s__lt=0.0, set_at__lte=moment + timedelta(seconds=SEEN_WITHIN_S))
+    return Q(set_at__gte=since) & (back | Q(set_at__lte=moment))
 
 
 def _newest_first(job: Job) -> QuerySet[StepRecord]:

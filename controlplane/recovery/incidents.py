@@ -237,8 +237,6 @@ def _end(incident: Incident, note: str, outcome: IncidentOutcome, *, step: int) 
     incident.refresh_from_db()
     refresh_phases(incident)
     publish_incident(incident, f"incident.{to}", incident.resolution)
-    if outcome in BACK:
-        transaction.on_commit(partial(_count_phases, incident.phases))
 
 
 def close(incident_id: str, note: str, outcome: IncidentOutcome) -> None:
@@ -266,8 +264,9 @@ def _hand_back(incident: Incident, note: str, outcome: str) -> None:
     publish_incident(incident, "incident.resolved", note)
 
 
-def _count_phases(phases: list[dict[str, Any]]) -> None:
-    """Once it is committed. A phase before the fault is a clock that was set: not counted."""
+def count_phases(phases: list[dict[str, Any]]) -> None:
+    """Once, when its certificate is first judged: by then a step of the clock that came before its end is known. A
+    phase before the fault is a clock that was set: not counted."""
     for phase in phases:
         if phase["since_fault_s"] >= 0.0:
             metrics.RECOVERY.labels(phase=phase["name"]).observe(phase["since_fault_s"])

@@ -10,6 +10,8 @@ CLOCK_STEP_S = 1.0
 """A wall clock is steered by less; more is somebody setting it."""
 AHEAD_S = 1.0
 """Server processes tell the time by clocks that agree so far: a time further ahead is not known."""
+SEEN_WITHIN_S = 2.0
+"""A step is seen by the leading sentinel within this: its turn is shorter."""
 SETTLE_S = 5.0
 """So long after a step nothing is concluded from what is due: the leader moves that first."""
 

@@ -12,6 +12,7 @@ from prometheus_client import REGISTRY
 from controlplane.jobs.models import Job, Rank, Replica
 from controlplane.protocol.states import IncidentOutcome
 from controlplane.recovery import clock_set, selectors
+from controlplane.recovery.certificate import certify
 from controlplane.recovery.incidents import refresh_phases, resolve
 from controlplane.recovery.models import Decision, FlushRow, Incident, Signal, ViewRow
 from controlplane.recovery.phases import recovery_s
@@ -32,6 +33,7 @@ TIMES: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (Rank, ("started_at", "joined_at")),
 )  # fmt: skip
 RECOVERED = ("holdfast_recovery_seconds_sum", {"phase": "full_strength"})
+RECOVERIES = ("holdfast_recovery_seconds_count", {"phase": "full_strength"})
 
 
 def failed() -> tuple[Fleet, Job]:
@@ -91,9 +93,34 @@ def test_prometheus_counts_it_as_that_too(step_s: float, django_capture_on_commi
     set_clock(step_s)
     before_s = REGISTRY.get_sample_value(*RECOVERED) or 0.0
     with django_capture_on_commit_callbacks(execute=True):
-        over(job)
+        incident = over(job)
+        certify(incident)
+        certify(incident)
     counted_s = (REGISTRY.get_sample_value(*RECOVERED) or 0.0) - before_s
     assert 0.0 < counted_s < 60.0
+
+
+@BOTH
+@pytest.mark.parametrize("seen_after_s", [0.0, 1.5], ids=["at once", "later"])
+def test_one_that_ends_before_anybody_knows_of_the_step_is_as_long_as_it_was(
+    step_s: float, seen_after_s: float, django_capture_on_commit_callbacks: Any
+) -> None:
+    _, job = failed()
+    for model, columns in TIMES:
+        model.objects.update(**{column: F(column) - timedelta(seconds=step_s) for column in columns})
+    Incident.objects.update(began={**Incident.objects.get(job=job).began, "clock": 0})
+    before = [REGISTRY.get_sample_value(*RECOVERED), REGISTRY.get_sample_value(*RECOVERIES)]
+    with django_capture_on_commit_callbacks(execute=True):
+        incident = over(job)
+        if step_s:
+            clock_set.move(step_s, set_s=now_s() + seen_after_s)
+        certify(incident)
+    found_s = recovery_s(incident)
+    assert found_s is not None and 0.0 < found_s < 60.0
+    after = [REGISTRY.get_sample_value(*RECOVERED), REGISTRY.get_sample_value(*RECOVERIES)]
+    assert [one - (other or 0.0) for one, other in zip(after, before, strict=True)] == pytest.approx([found_s, 1.0])
+    later_s = recovery_s(Incident.objects.get(job=job))
+    assert later_s == found_s
 
 
 @BOTH
