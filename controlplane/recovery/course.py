@@ -72,9 +72,23 @@ def clock_steps(incident: Incident) -> list[ClockStep]:
     ended = (incident.ended or {}).get("clock")
     if incident.ended_at is not None and ended is not None:
         rows = rows.filter(Q(pk__lte=ended) | _unknown_at(incident.ended_at))
-    steps = list(rows[: windows.MAX_STEPS])
+    return _earliest(rows[: windows.MAX_STEPS])
+
+
+def clock_before(incident: Incident, at: datetime) -> tuple[list[ClockStep], float]:
+    """Steps of the clock before `at`, when the incident was written down, the newest first; and seconds since it was
+    opened, by a clock that may be an older one."""
+    began = (incident.began or {}).get("clock") or windows.newest_before(incident.opened_at)
+    rows = ClockStep.objects.filter(Q(pk__lte=began) | _unknown_at(at)).order_by("-pk")
+    steps = _earliest(rows[: windows.MAX_STEPS])
+    set_s = sum(step.step_s for step in steps if step.pk > began)
+    return steps, max(0.0, (at - incident.opened_at).total_seconds() - set_s)
+
+
+def _earliest(rows: QuerySet[ClockStep]) -> list[ClockStep]:
+    """Each from when it may have come; one ahead is written down from then on."""
+    steps = list(rows)
     for step in steps:
-        # One ahead is written down from then on.
         step.set_at -= timedelta(seconds=SEEN_WITHIN_S if step.step_s < 0.0 else 0.0)
     return steps
 

@@ -1,6 +1,8 @@
 """Reading incidents, decisions and signals."""
 
 from datetime import timedelta
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import msgspec
@@ -12,9 +14,11 @@ from controlplane.policy.fleet import FleetSnapshot
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.diagnostics import FLIGHT_RECORDER, LOG, NOT_GOT
 from controlplane.protocol.states import LIVE_INCIDENT, JobState
+from controlplane.recovery import course
 from controlplane.recovery.incident_evidence import first_failure, stack_groups
 from controlplane.recovery.models import Decision, Incident, RankLook, Signal
 from controlplane.recovery.present import decision_summary, incident_summary, look_view, signal_summary
+from controlplane.runtime import windows
 from controlplane.runtime.clock import iso
 from controlplane.runtime.errors import NotFound
 from controlplane.runtime.events import told
@@ -82,14 +86,16 @@ def incident_events(row: Incident) -> list[dict[str, Any]]:
 
 
 def _of_its_time(row: Incident) -> Q:
-    """Events by their numbers: whatever the clock was set to, they follow one another. Where its own are gone, by
-    times, as are those that led to it."""
+    """Events by their numbers: whatever the clock was set to, they follow one another; those that led to it by times
+    besides, each by the clock of then. Where its own are gone, by times alone."""
     since = row.opened_at - timedelta(seconds=BEFORE_S)
     mine = Event.objects.filter(entity="incident", entity_id=row.id, job_id=row.job_id or "").order_by("seq")
     first = mine.filter(kind="incident.opened").first()
     if first is None:
         return Q(at__gte=since, at__lte=row.resolved_at) if row.resolved_at else Q(at__gte=since)
-    bounds = Q(seq__gte=first.seq) | Q(seq__lt=first.seq, at__range=(since, max(first.at, row.opened_at)))
+    steps, open_s = course.clock_before(row, first.at)
+    before = [Q(at__range=piece) for piece in windows.pieces(steps, BEFORE_S + open_s, until=first.at)]
+    bounds = Q(seq__gte=first.seq) | Q(reduce(or_, before), seq__lt=first.seq)
     last = mine.filter(kind="incident.resolved").last() if row.resolved_at else None
     if last is not None:
         return bounds & Q(seq__lte=last.seq)

@@ -50,7 +50,7 @@ def within(rows: QuerySet[Row], column: str, seconds: float) -> QuerySet[Row]:
     """Those of `rows` of the last so many seconds."""
     steps = known()
     found = []
-    for number, (first, last) in enumerate(_pieces(steps, seconds)):
+    for number, (first, last) in enumerate(pieces(steps, seconds, until=now())):
         piece = Q(**{f"{column}__gte": first})
         if steps:
             # A time far ahead was written before the clock was set back.
@@ -119,9 +119,10 @@ def _age_s(at: datetime, end: datetime, steps: list[ClockStep]) -> float:
     return max(0.0, since_s + (end - at).total_seconds())
 
 
-def _pieces(steps: list[ClockStep], seconds: float) -> Iterator[tuple[datetime, datetime]]:
-    """Of the calendar, from (inclusive) and until (exclusive, but for the first), the newest first."""
-    left_s, end = seconds, now()
+def pieces(steps: list[ClockStep], seconds: float, *, until: datetime) -> Iterator[tuple[datetime, datetime]]:
+    """Of the calendar, of so many seconds until that moment, which the clock told after these steps: from (inclusive)
+    and until (exclusive, but for the first), the newest first."""
+    left_s, end = seconds, until
     last = end + timedelta(seconds=AHEAD_S)
     for step in steps:
         if end - timedelta(seconds=left_s) >= step.set_at:

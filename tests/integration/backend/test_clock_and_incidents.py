@@ -18,7 +18,7 @@ from controlplane.recovery.models import Decision, FlushRow, Incident, Signal, V
 from controlplane.recovery.phases import recovery_s
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime import events
-from controlplane.runtime.clock import now_s
+from controlplane.runtime.clock import ago, now_s
 from controlplane.runtime.models import ClockStep, Event
 from tests.integration.backend.builders import Fleet, make_fleet, run_job
 from tests.integration.backend.test_certificates import go_on, kill_replica
@@ -149,6 +149,42 @@ def test_no_event_of_it_is_missing_and_none_of_another_time_is_in_it(step_s: flo
     wanted = Event.objects.filter(seq__lte=last, job_id=job.id).exclude(sentence="")
     assert set(wanted.values_list("seq", flat=True)) <= set(told)
     assert told[-1] == last
+
+
+@BOTH
+@pytest.mark.parametrize("known", ["when it opens", "a moment later"])
+def test_what_led_to_it_is_told_from_before_a_step_in_its_last_minute(step_s: float, known: str) -> None:
+    fleet = make_fleet(5)
+    job = run_job(fleet)
+    with events.unit_of_work():
+        for name in ("job.long_ago", "job.half_a_minute_ago", "job.just_now"):
+            events.publish(name, "It happened.", job_id=job.id)
+    ages_s = {"job.long_ago": 90.0, "job.half_a_minute_ago": 30.0, "job.just_now": 0.2}
+    Event.objects.exclude(kind__in=ages_s).update(at=ago(3.0 * HOUR_S))
+    for name, age_s in ages_s.items():
+        Event.objects.filter(kind=name).update(at=ago(age_s) - timedelta(seconds=step_s if age_s > 5.0 else 0.0))
+    set_s = now_s() - 1.0
+    if step_s and known == "when it opens":
+        clock_set.move(step_s, set_s=set_s)
+    kill_replica(fleet, job, 1)
+    reconcile_job(job.id)
+    if step_s and known != "when it opens":
+        clock_set.move(step_s, set_s=set_s)
+    told = {event["kind"] for event in selectors.incident_detail(Incident.objects.get(job=job).id)["events"]}
+    assert told & set(ages_s) == {"job.half_a_minute_ago", "job.just_now"}
+
+
+def test_what_the_clock_told_in_its_last_minute_an_hour_before_is_not_what_led_to_it() -> None:
+    fleet = make_fleet(5)
+    job = run_job(fleet)
+    with events.unit_of_work():
+        events.publish("job.an_hour_ago", "It happened.", job_id=job.id)
+    Event.objects.filter(kind="job.an_hour_ago").update(at=ago(20.0))
+    clock_set.move(-HOUR_S, set_s=now_s() - 1.0)
+    kill_replica(fleet, job, 1)
+    reconcile_job(job.id)
+    told = {event["kind"] for event in selectors.incident_detail(Incident.objects.get(job=job).id)["events"]}
+    assert "job.an_hour_ago" not in told
 
 
 def test_while_the_clock_was_not_set_the_database_says_when_the_last_rank_had_come() -> None:
