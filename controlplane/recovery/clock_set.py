@@ -138,16 +138,16 @@ def _move_pace(job: Job, row: JobPace, by: ClockSet) -> None:
 
 
 def unwatched() -> Unwatched | None:
-    """Asked before the lead is taken: by how much the clock was set while nobody led. What the boot of this
-    machine says beside the clock tells it, if the leader before was on it too; of another machine's leader
-    only that it was set back, as the lease then lies ahead. None: it was not, or that is not known."""
+    """Asked before the lead is taken: by how much the clock was set while nobody led. What the boot of the machine
+    of the leader before says beside the clock tells it, where we or another process of ours is on it too; else only
+    that it was set back, as the lease then lies ahead. None: it was not, or that is not known."""
     lease = beats.lease_clock(LEASE_ROLE)
-    boot, up_s = windows.uptime()
-    if lease is None or not boot or lease.boot != boot:
+    there = None if lease is None else beats.boot_clock(lease.boot)
+    if lease is None or there is None or there.up_s < lease.up_s:
         step_s = -beats.ahead_s(LEASE_ROLE)
         return Unwatched(step_s, now_s()) if step_s < -AHEAD_S else None
-    later_s = sum(ClockStep.objects.filter(boot=boot, up_s__gt=lease.up_s).values_list("step_s", flat=True))
-    step_s = (now_s() - lease.wall_s) - (up_s - lease.up_s) - later_s
+    later_s = sum(ClockStep.objects.filter(boot=lease.boot, up_s__gt=lease.up_s).values_list("step_s", flat=True))
+    step_s = (there.wall_s - lease.wall_s) - (there.up_s - lease.up_s) - later_s
     return Unwatched(step_s, lease.wall_s + later_s + step_s) if abs(step_s) >= CLOCK_STEP_S else None
 
 

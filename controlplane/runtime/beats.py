@@ -42,8 +42,8 @@ class BeatView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseClock:
-    """The clock (Unix seconds) beside the seconds since that boot of the leader's machine."""
+class BootClock:
+    """The clock (Unix seconds) beside the seconds since that boot of a machine."""
 
     boot: str
     up_s: float
@@ -61,9 +61,9 @@ def machine_name(role: str, mark: str) -> str:
 
 
 def beat(role: str, name: str, detail: dict[str, Any] | None = None) -> None:
-    """Say that this process is alive."""
+    """Say that this process is alive, and what its machine's clock tells beside its uptime."""
     moment = now()
-    fields = {"role": role, "pid": os.getpid(), "beat_at": moment, "detail": detail or {}}
+    fields = {"role": role, "pid": os.getpid(), "beat_at": moment, "detail": {**(detail or {}), "clock": _clock()}}
     ProcessBeat.objects.update_or_create(name=name, defaults=fields, create_defaults={**fields, "started_at": moment})
 
 
@@ -148,16 +148,35 @@ def take_lead(role: str, owner: str) -> int | None:
 
 
 def _lease_of(owner: str) -> dict[str, Any]:
+    return {"owner": owner, **_clock()}
+
+
+def _clock() -> dict[str, Any]:
     boot, up_s = windows.uptime()
-    return {"owner": owner, "boot": boot, "up_s": up_s, "wall_s": now_s()}
+    return {"boot": boot, "up_s": up_s, "wall_s": now_s()}
 
 
-def lease_clock(role: str) -> LeaseClock | None:
+def lease_clock(role: str) -> BootClock | None:
     """What the clocks told when the lease was last kept; None: that is not known."""
     row = ProcessBeat.objects.filter(name=f"lease:{role}").first()
-    if row is None or not row.detail.get("boot"):
+    return None if row is None else _told_by(row.detail)
+
+
+def boot_clock(boot: str) -> BootClock | None:
+    """What the clocks of the machine with that boot tell: of this one now, of another one as a process of ours that
+    lives there said last. None: it has started anew, or nobody says."""
+    here, up_s = windows.uptime()
+    if here == boot:
+        return BootClock(boot=boot, up_s=up_s, wall_s=now_s())
+    rows = ProcessBeat.objects.filter(beat_at__range=_fresh(STALE_S)).exclude(role="lease")
+    told = (_told_by(row.detail.get("clock") or {}) for row in rows)
+    return max((each for each in told if each and each.boot == boot), key=lambda each: each.up_s, default=None)
+
+
+def _told_by(detail: dict[str, Any]) -> BootClock | None:
+    if not detail.get("boot"):
         return None
-    return LeaseClock(boot=row.detail["boot"], up_s=float(row.detail["up_s"]), wall_s=float(row.detail["wall_s"]))
+    return BootClock(boot=detail["boot"], up_s=float(detail["up_s"]), wall_s=float(detail["wall_s"]))
 
 
 def _lapsed(name: str, beat_at: datetime) -> bool:

@@ -79,6 +79,46 @@ def test_a_step_that_was_written_after_its_lease_makes_no_opposite() -> None:
     assert list(ClockStep.objects.values_list("step_s", flat=True)) == [HOUR_S]
 
 
+def beat_there(boot: str, up_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A web process beats on another machine, so long after its boot."""
+    with monkeypatch.context() as there:
+        there.setattr(windows, "uptime", lambda: (boot, up_s))
+        beats.beat("web", "web:there", {"threads": 3})
+
+
+@pytest.mark.parametrize("step_s", [HOUR_S, -HOUR_S, 0.0], ids=["ahead", "back", "not at all"])
+def test_who_leads_next_on_another_machine_hears_of_the_step_from_whoever_lives_on_the_one_before(
+    step_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up_s = windows.uptime()[1]
+    with monkeypatch.context() as there:
+        there.setattr(windows, "uptime", lambda: ("there", up_s))
+        lease_of_before(step_s, 90.0)
+    beat_there("there", up_s, monkeypatch)
+    job = make_job()
+    due = now() + timedelta(seconds=30.0 - step_s)
+    Job.objects.filter(pk=job.pk).update(due_at=due)
+    Net("sentinel:here")._lead()
+    steps = list(ClockStep.objects.values_list("step_s", flat=True))
+    assert steps == pytest.approx([step_s] if step_s else [], abs=3.0)
+    job.refresh_from_db()
+    assert job.due_at is not None
+    assert (job.due_at - now()).total_seconds() == pytest.approx(30.0, abs=10.0)
+
+
+def test_a_machine_that_has_started_anew_or_said_its_last_before_the_lease_proves_no_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    up_s = windows.uptime()[1]
+    with monkeypatch.context() as there:
+        there.setattr(windows, "uptime", lambda: ("there", up_s))
+        lease_of_before(HOUR_S, 90.0)
+    beat_there("there", up_s - 95.0, monkeypatch)
+    assert clock_set.unwatched() is None
+    beat_there("another boot", 12.0, monkeypatch)
+    assert clock_set.unwatched() is None
+
+
 def test_a_clock_that_is_set_back_and_right_again_makes_no_old_act_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     job, end = make_job(), now()
     for minutes in (10, 20, 30, 40, 50):
