@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 
 MARK = "made-by-holdfast-demo"
-"""A file in each directory that a demo made; a directory without it is somebody's."""
+MARKS = (MARK, "agent-policy.toml")
+"""A directory with none of these files is somebody's; the second is what demos had before there was the first."""
 
 
 class DirectoryError(RuntimeError):
@@ -35,7 +36,7 @@ def _ready(directory: Path, *, keep: bool) -> None:
     if directory.exists() and not directory.is_dir():
         raise DirectoryError(f"{directory} is no directory. Name one: python -m controlplane.demo --dir DIRECTORY")
     if directory.is_dir() and any(directory.iterdir()):
-        if not (directory / MARK).exists():
+        if not any((directory / mark).exists() for mark in MARKS):
             raise DirectoryError(
                 f"{directory} holds files and no demo made it, so nothing in it is touched. Empty it, or name "
                 "another: python -m controlplane.demo --dir DIRECTORY"
