@@ -2,7 +2,7 @@
 
 import pytest
 
-from controlplane.policy.prices import at_risk_s as work_at_risk_s
+from controlplane.policy import prices
 from controlplane.policy.snapshot import LearnedTimes
 from tests.unit.policy.builders import CONFIG, change, checkpoint, job, running
 
@@ -14,9 +14,9 @@ AT_100 = change(running(), job=change(job(), committed_step=100), learned=Learne
 )
 def test_it_is_the_time_of_the_steps_since_the_newest_checkpoint(saved: tuple[int, ...], at_risk_s: float) -> None:
     checkpoints = tuple(checkpoint(step) for step in saved)
-    assert work_at_risk_s(change(AT_100, checkpoints=checkpoints), CONFIG) == at_risk_s
+    assert prices.at_risk_s(change(AT_100, checkpoints=checkpoints), CONFIG) == at_risk_s
 
 
 def test_before_a_step_was_measured_one_is_taken_to_last_as_long_as_is_configured() -> None:
     unmeasured = change(AT_100, checkpoints=(), learned=LearnedTimes())
-    assert work_at_risk_s(unmeasured, CONFIG) == 100 * CONFIG.default_step_s
+    assert prices.at_risk_s(unmeasured, CONFIG) == 100 * CONFIG.default_step_s
