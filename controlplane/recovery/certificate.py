@@ -66,7 +66,8 @@ def certify(incident: Incident) -> dict[str, Any]:
         known, first = _verdicts(incident.certificate), not (incident.certificate or {}).get("generated_at")
         incident.refresh_from_db()
         if first:
-            course.learn_clock(incident)
+            incident.ended = course.ended_by(incident)
+            Incident.objects.filter(pk=incident.pk).update(ended=incident.ended)
         refresh_phases(incident)
         if first:
             transaction.on_commit(partial(count_phases, incident.phases))

@@ -2,7 +2,7 @@
 
 Called by what opens, ends and judges an incident. Times in rows are for people: a server's clock may be set in the
 middle of a recovery, and by times the steps after it then lie before it. Attempts and epochs only grow, and a step
-is committed once in an attempt, so these three tell what came first whatever the clock told. Reads rows, and writes
+is committed once in an attempt, so these three tell what came first whatever the clock told. Reads rows, and makes
 an incident's two marks.
 """
 
@@ -93,16 +93,14 @@ def _earliest(rows: QuerySet[ClockStep]) -> list[ClockStep]:
     return steps
 
 
-def learn_clock(incident: Incident) -> None:
-    """Called a moment after its end, when the leader knows each step of the clock until then: the mark of its end
-    gets the newest, which nobody may have known when it ended."""
+def ended_by(incident: Incident) -> dict[str, int] | None:
+    """The mark of its end as it is known a moment later, when the leader knows each step of the clock until then: with
+    the newest, which nobody may have known when it ended. None: it has none."""
     if incident.ended is None or incident.ended_at is None:
-        return
+        return None
     unknown = ClockStep.objects.filter(_unknown_at(incident.ended_at), pk__gt=incident.ended.get("clock", 0))
     newest = unknown.order_by("-pk").values_list("pk", flat=True).first()
-    if newest is not None:
-        incident.ended = {**incident.ended, "clock": newest}
-        Incident.objects.filter(pk=incident.pk).update(ended=incident.ended)
+    return {**incident.ended, **({} if newest is None else {"clock": newest})}
 
 
 def _unknown_at(moment: datetime) -> Q:
