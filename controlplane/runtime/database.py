@@ -23,7 +23,8 @@ def check_encoding(*, databases: Sequence[str] | None = None, **_: Any) -> list[
             found.append(
                 Error(
                     f"The database keeps text in {encoding}; Holdfast needs {NEEDED}.",
-                    hint="Make another one: CREATE DATABASE holdfast OWNER holdfast ENCODING 'UTF8' TEMPLATE template0;",
+                    hint="Make another one:"
+                    " CREATE DATABASE holdfast OWNER holdfast ENCODING 'UTF8' TEMPLATE template0;",
                     id="holdfast.E001",
                 )
             )
