@@ -156,6 +156,7 @@ class RankSpeed(models.Model):
     fresh = models.BooleanField(default=True)
     reported_at = models.DateTimeField()
     scored_at = models.DateTimeField(null=True)
+    scored_epoch = models.BigIntegerField(default=0)
 
 
 class RankDeterminism(models.Model):

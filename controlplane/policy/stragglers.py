@@ -98,7 +98,7 @@ def scores(window: Iterable[RankWork], settings: Stragglers) -> tuple[Score, ...
 
 def confirmed(score: Score, slow_windows: int) -> tuple[int, bool]:
     """(windows in a row in which the rank was slow, whether that makes it a straggler);
-    `slow_windows` before this one."""
+    `slow_windows` before this one, in the same view: in another one it has other peers."""
     count = min(slow_windows + 1, WINDOWS) if score.straggler else 0
     return count, count >= WINDOWS
 

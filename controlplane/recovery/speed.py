@@ -54,7 +54,7 @@ def score_if_due(job: Job) -> bool:
     for score in found:
         row = by_name[(score.work.replica, score.work.incarnation, score.work.rank)]
         best_s = min(score.work.work_s, row.best_s or score.work.work_s)
-        slow_windows, is_straggler = confirmed(score, row.slow_windows)
+        slow_windows, is_straggler = confirmed(score, row.slow_windows if row.scored_epoch == job.epoch else 0)
         RankSpeed.objects.filter(pk=row.pk).update(
             best_s=best_s,
             relative=score.relative,
@@ -64,6 +64,7 @@ def score_if_due(job: Job) -> bool:
             late_s=score.late_s,
             slow_windows=slow_windows,
             scored_at=moment,
+            scored_epoch=job.epoch,
         )
         if is_straggler or not score.straggler:
             changed |= _tell(job, row, score, wanted)
@@ -170,22 +171,24 @@ def _tell(job: Job, row: RankSpeed, score: Score, wanted: Stragglers) -> bool:
         step_s=work.step_s,
         stage=work.stage,
         spread=work.spread,
+        epoch=job.epoch,
         more=_device_facts(rank),
     )
     return signals.raise_signal(found) is not None or _amend(found)
 
 
 def _amend(found: SlowRank) -> bool:
-    """An open finding says what the newest windows say. True where that is another cause, or slow beside others than
-    before: it counts from now then, as nothing was seen of it sooner."""
+    """An open finding says what the newest windows say. True where they are of another view, and where that is
+    another cause, or slow beside others than before: then it counts from now, as nothing was seen of it sooner."""
     row = signals.Signal.objects.filter(key=found.key, settled_at=None).first()
     if row is None:
         return False
     other = any(row.evidence.get(name) != found.evidence.get(name) for name in ("cause", "score"))
+    was = row.evidence.get("epoch")
     signals.amend(row, found.evidence, found.sentence if other else "", value=found.value)
     if other:
         signals.Signal.objects.filter(pk=row.pk, settled_at=None).update(seen_at=now())
-    return other
+    return other or was != found.epoch
 
 
 def _device_facts(rank: Rank) -> Json:

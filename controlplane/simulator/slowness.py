@@ -9,6 +9,8 @@ it was.
 import random
 from statistics import median
 
+import msgspec
+
 from controlplane.policy.signals.ranks import SlowRank
 from controlplane.policy.snapshot import SignalFact
 from controlplane.policy.stragglers import MIN_SAMPLES, RankWork, Score, confirmed, scores
@@ -23,7 +25,7 @@ LATE_S = (0.3, 0.5)
 SLOW = "device_slow"
 """Its name among the faults that happened."""
 Device = tuple[str, int]
-Name = tuple[int, int, int]
+Name = tuple[int, int, int, int]
 
 
 class Slowness:
@@ -72,10 +74,13 @@ class Slowness:
         present: set[str] = set()
         for score in scores(self._windows(median(calm)), self._wanted):
             work = score.work
-            name = (work.replica, work.incarnation, work.rank)
+            name = (work.replica, work.incarnation, work.rank, self._server.rows.epoch)
             self._slow_windows[name], is_straggler = confirmed(score, self._slow_windows.get(name, 0))
             if is_straggler:
                 present.add(self._report(score))
+            elif score.straggler:
+                # What is open stays so until it is as fast as the others again.
+                present.add(_id_of(work))
         gone = {key for key in self._server.rows.signals if key.startswith(SlowRank.KIND)} - present
         for key in gone:
             del self._server.rows.signals[key]
@@ -105,7 +110,7 @@ class Slowness:
     def _report(self, score: Score) -> str:
         """The finding's id; it is one as long as it lasts."""
         rows, work = self._server.rows, score.work
-        signal_id = f"{SlowRank.KIND}:r{work.replica}.{work.incarnation}:{work.rank}"
+        signal_id, epoch = _id_of(work), rows.epoch
         place = next(p for p in rows.replicas[work.replica].placements if p.rank == work.rank)
         if signal_id not in rows.signals:
             self.found += 1
@@ -120,10 +125,18 @@ class Slowness:
                 device_index=place.device_index,
                 value=score.relative or 1.0,
                 threshold=self._wanted.relative_threshold,
-                evidence={"score": score.straggler, "cause": score.cause, "late_s": score.late_s},
+                evidence={"score": score.straggler, "cause": score.cause, "late_s": score.late_s, "epoch": epoch},
             )
             self._server.ring()
+        elif (known := rows.signals[signal_id]).evidence["epoch"] != epoch:
+            evidence = {**known.evidence, "late_s": score.late_s, "epoch": epoch}
+            rows.signals[signal_id] = msgspec.structs.replace(known, evidence=evidence)
+            self._server.ring()
         return signal_id
+
+
+def _id_of(work: RankWork) -> str:
+    return f"{SlowRank.KIND}:r{work.replica}.{work.incarnation}:{work.rank}"
 
 
 def _trains(state: ReplicaState) -> bool:

@@ -10,6 +10,8 @@ repair takes, whichever is shorter. Where devices are free for a whole replica a
 started beside it, which then takes its place (`swap`); else, or where the others are better off
 without it until then, it is ended first.
 
+What was measured in an earlier view moves and leaves nothing: whom all waited for then may have left meanwhile.
+
 Where no other place is free, the others go on without it if that is cheaper still, by `WITHOUT_MARGIN`,
 and it has been slow for another whole interval, as its devices are given up. However it leaves, nothing of
 the job is started on the slow device for a while (`bars`): else its place would be filled again there.
@@ -133,7 +135,7 @@ def _against(weighed: ways.Case, signal: SignalFact, stay_s: float, move: ways.W
         return weighed.no_start or "too few replicas would be left"
     if move.cost_gpu_s >= stay_s:
         return f"moving its replica costs {move.cost_gpu_s:.0f} GPU-seconds, staying {stay_s:.0f}"
-    return _busy(weighed)
+    return _busy(weighed, signal)
 
 
 def _innocent(signal: SignalFact) -> str:
@@ -149,9 +151,11 @@ def _innocent(signal: SignalFact) -> str:
     return ""
 
 
-def _busy(weighed: ways.Case) -> str:
+def _busy(weighed: ways.Case, signal: SignalFact) -> str:
     """Why nothing is done about it just now; empty: something may be."""
     snapshot, config = weighed.snapshot, weighed.config
+    if _number(signal, "epoch") < snapshot.job.epoch:
+        return "it was measured before the present view, and is measured again in this one"
     if snapshot.blind:
         return "the control plane does not see all of it now"
     if find_failures(snapshot, config) or snapshot.job.state is not JobState.RUNNING:
@@ -177,7 +181,7 @@ def _stays(weighed: ways.Case, signal: SignalFact, stay_s: float, without_s: flo
         return "costs more"
     if weighed.fits:
         return spent(snapshot) or "it would be started again at once"
-    if why := spent(snapshot) or _busy(weighed):
+    if why := spent(snapshot) or _busy(weighed, signal):
         return why
     if without_s * WITHOUT_MARGIN > stay_s:
         return f"staying costs less than {WITHOUT_MARGIN:g} times as much"

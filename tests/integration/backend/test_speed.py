@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from django.db.models import F
 
 from controlplane.api.overview import _goodput
 from controlplane.jobs.models import Job
@@ -12,6 +13,7 @@ from controlplane.recovery import signals, speed
 from controlplane.recovery.models import Signal
 from controlplane.runtime.clock import ago
 from tests.integration.backend.builders import commit_step, live_ranks, make_fleet, run_job
+from tests.integration.backend.test_pace import tell_all
 
 pytestmark = pytest.mark.django_db
 
@@ -22,7 +24,7 @@ def slow(job: Job, **changes: object) -> SlowRank:
     found = SlowRank(
         **signals.place_of(rank), attempt=1, node=rank.node.name, limit_ratio=0.8, score="relative", relative=0.5,
         individual=None, cause="compute", late_s=3.2, compute_s=4.0, data_s=0.1, step_s=5.0, stage=0, spread=None,
-        more={},
+        epoch=job.epoch, more={},
     )  # fmt: skip
     return replace(found, **changes)  # type: ignore[arg-type]
 
@@ -47,6 +49,27 @@ def test_the_same_cause_keeps_its_beginning_and_has_the_newest_numbers() -> None
     row.refresh_from_db()
     assert row.evidence["late_s"] == 2.0 and row.value == pytest.approx(0.6)
     assert row.seen_at < ago(300.0)
+
+
+def test_windows_of_two_views_are_not_two_in_a_row_and_a_finding_says_in_which_it_was_found() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    tell_all(fleet, job, slow_s=0.4)
+    Job.objects.filter(pk=job.pk).update(epoch=F("epoch") + 1)
+    tell_all(fleet, job, slow_s=0.4)
+    assert not Signal.objects.filter(kind="straggler").exists()
+    tell_all(fleet, job, slow_s=0.4)
+    assert Signal.objects.get(kind="straggler").evidence["epoch"] == job.epoch + 1
+
+
+def test_a_finding_that_is_found_again_in_a_newer_view_keeps_its_beginning_and_rings() -> None:
+    job = run_job(make_fleet())
+    row = signals.raise_signal(slow(job))
+    assert row is not None
+    Signal.objects.filter(pk=row.pk).update(seen_at=ago(400.0))
+    assert speed._amend(slow(job, epoch=job.epoch + 1))
+    row.refresh_from_db()
+    assert row.seen_at < ago(300.0) and row.evidence["epoch"] == job.epoch + 1
 
 
 def test_a_job_that_trained_and_waits_for_devices_still_counts_in_the_fleets_goodput() -> None:

@@ -107,6 +107,7 @@ def slow_worlds(draw: st.DrawFn) -> JobSnapshot:
                 "score": draw(st.sampled_from(["relative"] * 4 + ["individual"])),
                 "cause": draw(st.sampled_from(["compute"] * 4 + ["data", "length"])),
                 "late_s": draw(st.floats(0.0, 2.0)),
+                "epoch": draw(st.sampled_from([2] * 4 + [1])),
             },
         )
         for number, index in enumerate(draw(st.lists(st.integers(0, 2), unique=True, min_size=1, max_size=3)))

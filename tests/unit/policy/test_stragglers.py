@@ -116,13 +116,21 @@ def test_a_rank_that_is_slower_than_its_micro_batches_differ_is_found_all_the_sa
 
 def slow(*, spares: int = 1, mode: Mode = Mode.ENFORCE, steps: int = 10_000, **evidence: object) -> JobSnapshot:
     """Rank 0 of replica 1 holds each step up by half a second."""
-    told = {"score": "relative", "cause": "compute", "late_s": 0.5, "relative": 0.4} | evidence
+    told = {"score": "relative", "cause": "compute", "late_s": 0.5, "relative": 0.4, "epoch": 2} | evidence
     found = signal(
         "straggler", replica=1, incarnation=1, rank=0, node_id="n1", device_index=0, value=0.4, threshold=0.7,
         evidence=told,
     )  # fmt: skip
     wanted = spec(training=Training(steps=steps, global_batch=6))
     return running(spares=spares, signals=(found,), job=job(spec=wanted))
+
+
+def test_what_was_measured_before_the_present_view_moves_nothing_and_ends_nothing():
+    decision = only(slow(epoch=1), "straggler")
+    assert (decision.choice, decision.actions) == ("tell", ())
+    assert "it was measured before the present view, and is measured again in this one" in decision.sentence
+    assert only(slow(epoch=1, spares=0), "straggler").actions == ()
+    assert only(slow(epoch=2), "straggler").choice == "move"
 
 
 def test_a_replica_on_a_slow_device_is_moved_off_it_when_that_is_cheaper():

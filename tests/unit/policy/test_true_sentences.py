@@ -108,7 +108,7 @@ def test_those_that_are_left_out_together_are_spoken_of_as_several() -> None:
 
 def slow(**fields: object) -> JobSnapshot:
     """Rank 0 of replica 1 holds each step up by half a second, and a device is free."""
-    told = {"score": "relative", "cause": "compute", "late_s": 0.5, "relative": 0.4}
+    told = {"score": "relative", "cause": "compute", "late_s": 0.5, "relative": 0.4, "epoch": 2}
     found = signal(
         "straggler", replica=1, incarnation=1, rank=0, node_id="n1", device_index=0, value=0.4, threshold=0.7,
         evidence=told,
