@@ -163,8 +163,8 @@ class ExchangeFailed(Finding):
 
 @dataclass(frozen=True, kw_only=True)
 class SlowRank(Finding):
-    """`score`: against its stage (`relative`) or its own best (`individual`), where a score says so. `epoch`: of the job
-    when it was last found so."""
+    """`score`: against its stage (`relative`) or its own best (`individual`), where a score says so. `epoch`: of
+    the view in which it was last found so."""
 
     KIND: ClassVar[str] = "straggler"
     MEANS: ClassVar[str] = "a rank is slower than its peers, or than it was"

@@ -73,6 +73,7 @@ def relieved(*, state: ReplicaState = ReplicaState.FORMING, ordered: bool = Fals
         "nodes": homes,
         "attempt": TOLD,
         "job": job(spec=LONG),
+        "signals": () if ordered else slow().signals,
     }
     return running(**(base | fields))
 

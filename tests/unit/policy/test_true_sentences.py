@@ -119,7 +119,7 @@ def slow(**fields: object) -> JobSnapshot:
 
 @pytest.mark.parametrize("spares", [0, 1])
 def test_nothing_is_ended_for_slowness_while_the_control_plane_does_not_see(spares: int) -> None:
-    lasted = tuple(change(found, seen_s=NOW_S - 4000.0) for found in slow().signals)
+    lasted = tuple(change(found, seen_s=NOW_S - 4000.0, renewed_s=NOW_S - 9.0) for found in slow().signals)
     assert only(slow(spares=spares, signals=lasted), "straggler").actions
     decision = only(slow(spares=spares, signals=lasted, blind=True), "straggler")
     assert (decision.choice, decision.actions) == ("tell", ())
