@@ -67,6 +67,8 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
     elif not installed(snapshot):
         yield snapshot.view_since_s + config.flush_timeout_s
         yield from (snapshot.view_since_s + flush_limit_s(snapshot, config, each) for each in live_replicas(snapshot))
+        if not all(is_heard(snapshot, each) for each in live_replicas(snapshot)):
+            yield retry_s
         if too_small(snapshot):
             yield snapshot.view_since_s + hold_limit_s(snapshot, config) + config.follow_up_s
     else:
@@ -118,6 +120,9 @@ def _waits_its_turn(snapshot: JobSnapshot) -> bool:
 def _replica_moments(snapshot: JobSnapshot, config: PolicyConfig, retry_s: float) -> Iterator[float]:
     limit_s = setup_patience_s(snapshot)
     for replica in live_replicas(snapshot):
+        if replica.state in (ReplicaState.FORMING, ReplicaState.CATCHING_UP) and not is_heard(snapshot, replica):
+            # Its limit may be over, and then it is judged when it is heard, or its lease is over.
+            yield retry_s
         if replica.state is ReplicaState.FORMING:
             yield replica.state_since_s + limit_s
         elif replica.state is ReplicaState.CATCHING_UP:
