@@ -67,8 +67,6 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
     elif not installed(snapshot):
         yield snapshot.view_since_s + config.flush_timeout_s
         yield from (snapshot.view_since_s + flush_limit_s(snapshot, config, each) for each in live_replicas(snapshot))
-        if not all(is_heard(snapshot, each) for each in live_replicas(snapshot)):
-            yield retry_s
         if too_small(snapshot):
             yield snapshot.view_since_s + hold_limit_s(snapshot, config) + config.follow_up_s
     else:
@@ -119,8 +117,10 @@ def _waits_its_turn(snapshot: JobSnapshot) -> bool:
 
 def _replica_moments(snapshot: JobSnapshot, config: PolicyConfig, retry_s: float) -> Iterator[float]:
     limit_s = setup_patience_s(snapshot)
+    flushes = not installed(snapshot)
     for replica in live_replicas(snapshot):
-        if replica.state in (ReplicaState.FORMING, ReplicaState.CATCHING_UP) and not is_heard(snapshot, replica):
+        waits = flushes or replica.state in (ReplicaState.FORMING, ReplicaState.CATCHING_UP)
+        if waits and not is_heard(snapshot, replica):
             # Its limit may be over, and then it is judged when it is heard, or its lease is over.
             yield retry_s
         if replica.state is ReplicaState.FORMING:
