@@ -140,8 +140,8 @@ class Rank(models.Model):
 
 class RankSpeed(models.Model):
     """How fast a rank works: its newest window (protocol.rank.TimingReport as JSON), the best
-    work of any window so far, and the scores of the last scoring; `slow_windows` in a row.
-    `fresh`: reported since."""
+    work of any window so far, and the scores of the last scoring; `slow_windows` in a row in the view of
+    `scored_epoch`, `slow_before` in a row before it. `fresh`: reported since."""
 
     rank = models.OneToOneField(Rank, on_delete=models.CASCADE, related_name="speed", primary_key=True)
     told = models.JSONField()
@@ -156,6 +156,8 @@ class RankSpeed(models.Model):
     fresh = models.BooleanField(default=True)
     reported_at = models.DateTimeField()
     scored_at = models.DateTimeField(null=True)
+    scored_epoch = models.BigIntegerField(default=0)
+    slow_before = models.IntegerField(default=0)
 
 
 class RankDeterminism(models.Model):

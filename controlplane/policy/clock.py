@@ -96,4 +96,5 @@ def _node(snapshot: JobSnapshot, node: NodeFact) -> NodeFact:
 
 
 def _signal(snapshot: JobSnapshot, signal: SignalFact) -> SignalFact:
-    return msgspec.structs.replace(signal, seen_s=_at(snapshot, signal.seen_s))
+    seen_s, renewed_s = _at(snapshot, signal.seen_s), _moved(snapshot, signal.renewed_s)
+    return msgspec.structs.replace(signal, seen_s=seen_s, renewed_s=renewed_s)

@@ -117,7 +117,12 @@ def _waits_its_turn(snapshot: JobSnapshot) -> bool:
 
 def _replica_moments(snapshot: JobSnapshot, config: PolicyConfig, retry_s: float) -> Iterator[float]:
     limit_s = setup_patience_s(snapshot)
+    flushes = not installed(snapshot)
     for replica in live_replicas(snapshot):
+        waits = flushes or replica.state in (ReplicaState.FORMING, ReplicaState.CATCHING_UP)
+        if waits and not is_heard(snapshot, replica):
+            # Its limit may be over, and then it is judged when it is heard, or its lease is over.
+            yield retry_s
         if replica.state is ReplicaState.FORMING:
             yield replica.state_since_s + limit_s
         elif replica.state is ReplicaState.CATCHING_UP:

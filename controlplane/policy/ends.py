@@ -28,6 +28,7 @@ from controlplane.policy.pools import why_none
 from controlplane.policy.proved import Failure
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 from controlplane.policy.titles import number_of
+from controlplane.policy.void import is_void
 from controlplane.protocol.states import UNFIT
 
 TOO_FEW = ("all_lost", "no_contributor", "below_min_replicas")
@@ -84,9 +85,9 @@ def _cannot_go_on(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[F
             sentence=f"{what}: the software or the data is to blame, no device",
             signal_ids=tuple(signal.id for signal in alike),
         )
-    if signals_of(snapshot, "nan_loss"):
+    if any(not is_void(snapshot, signal) for signal in signals_of(snapshot, "nan_loss")):
         return RestartReason(code="nan_loss", sentence="the loss is not a number, in every replica alike")
-    spiked = signals_of(snapshot, SPIKED)
+    spiked = tuple(signal for signal in signals_of(snapshot, SPIKED) if not is_void(snapshot, signal))
     if spiked and _may_fall_back(snapshot):
         return RestartReason(
             code=SPIKED,

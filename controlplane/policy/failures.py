@@ -17,9 +17,12 @@ from controlplane.policy.facts import (
     catch_up_patience_s,
     current_view,
     holds_state,
+    homes_of,
     installed,
     is_correlated_failure,
+    is_heard,
     is_member,
+    lease_of,
     live_replicas,
     missing_ranks,
     setup_patience_s,
@@ -145,7 +148,8 @@ def _unflushed(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact
     late = tuple(s for s in signals_about(snapshot, "rank_overdue", replica) if not is_void(snapshot, s))
     silent = silences_of(snapshot, replica)
     dark = silence.lease_over(snapshot, config, replica)
-    if not late and not silent and not dark and age_s < flush_limit_s(snapshot, config, replica):
+    over = age_s >= flush_limit_s(snapshot, config, replica) and _could_tell(snapshot, config, replica)
+    if not late and not silent and not dark and not over:
         return None
     ranks = ", ".join(map(str, missing))
     return Failure(
@@ -161,6 +165,14 @@ def _unflushed(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact
     )
 
 
+def _could_tell(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> bool:
+    """Its nodes are heard: what would have ended a wait has come, however long we were away ourselves. Of a node that
+    is not, its lease decides."""
+    limit_s = lease_of(snapshot, config)
+    homes = homes_of(snapshot, replica)
+    return is_heard(snapshot, replica) or any(silence.node_lease_over(node, limit_s) for node in homes)
+
+
 def flush_limit_s(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> float:
     """How long a member that speaks may take to flush: one that saves has a save's time, and its
     own agent tells when that is over."""
@@ -174,7 +186,7 @@ def _setup_timeout(snapshot: JobSnapshot, config: PolicyConfig, replica: Replica
     limit_s = setup_patience_s(snapshot)
     signals = tuple(s for s in signals_about(snapshot, "setup_timeout", replica) if not is_void(snapshot, s))
     age_s = snapshot.now_s - replica.state_since_s
-    late = age_s >= limit_s and replica.joined_ranks < replica.world_size
+    late = age_s >= limit_s and replica.joined_ranks < replica.world_size and _could_tell(snapshot, config, replica)
     if replica.state is not ReplicaState.FORMING or not (signals or late):
         return None
     if signals:
@@ -199,7 +211,7 @@ def _catch_up_timeout(snapshot: JobSnapshot, config: PolicyConfig, replica: Repl
     if replica.state is not ReplicaState.CATCHING_UP or over:
         return None
     limit_s = catch_up_patience_s(snapshot, config)
-    if age_s < limit_s:
+    if age_s < limit_s or not _could_tell(snapshot, config, replica):
         return None
     return Failure(
         replica=replica,

@@ -14,7 +14,15 @@ from controlplane.policy.asked import Need, near, require
 from controlplane.policy.budget import spent
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.errors import Unsatisfiable
-from controlplane.policy.facts import current_view, holds_state, installed, is_member, live_replicas, nodes_of
+from controlplane.policy.facts import (
+    contributes,
+    current_view,
+    holds_state,
+    installed,
+    is_member,
+    live_replicas,
+    nodes_of,
+)
 from controlplane.policy.ladder import may_start, start_slots
 from controlplane.policy.placement import Slot, place_replica, slots_of
 from controlplane.policy.plan import StartReplica
@@ -71,6 +79,16 @@ def may_leave(snapshot: JobSnapshot) -> tuple[ReplicaFact, ...]:
     others = sum(holds_state(snapshot, r) for r in live_replicas(snapshot) if not r.relieved)
     free = max(0, others + len(leaving) - attempt.replicas)
     return tuple(sorted(leaving, key=lambda replica: (is_member(snapshot, replica), replica.index))[:free])
+
+
+def surplus(snapshot: JobSnapshot) -> ReplicaFact | None:
+    """One more than was placed lives and leaves for nobody, as whom it was to relieve stays: the newest of those that
+    compute nothing. None: there is none."""
+    staying = [r for r in live_replicas(snapshot) if not r.relieved and not r.ordered_out]
+    idle = [replica for replica in staying if not contributes(snapshot, replica)]
+    if snapshot.attempt is None or len(staying) <= snapshot.attempt.replicas or not idle:
+        return None
+    return max(idle, key=lambda r: (not holds_state(snapshot, r), r.state_since_s, r.index))
 
 
 def is_coming(snapshot: JobSnapshot, config: PolicyConfig) -> bool:

@@ -106,8 +106,9 @@ class ReplicaFact(_Fact, dict=True):
 
 class SignalFact(_Fact):
     """An open finding of a detector, of a kind in `policy.signals`.
-    `value` and `threshold` in the kind's own unit (seconds, score, exit code). `of_fleet`: about
-    hardware under no living replica, so that the fleet's own pass (policy.fleet) decides it."""
+    `value` and `threshold` in the kind's own unit (seconds, score, exit code). `renewed_s`: server time at which it
+    was last found so (None: not since `seen_s`). `of_fleet`: about hardware under no living replica, so that the
+    fleet's own pass (policy.fleet) decides it."""
 
     id: str
     kind: str
@@ -122,6 +123,7 @@ class SignalFact(_Fact):
     evidence: dict[str, str | int | float | bool | None] = {}
     incident_id: str | None = None
     of_fleet: bool = False
+    renewed_s: float | None = None
 
 
 class DeviceFact(_Fact, gc=False):

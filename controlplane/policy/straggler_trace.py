@@ -11,7 +11,7 @@ from statistics import median
 
 import msgspec
 
-from controlplane.policy.stragglers import MIN_SAMPLES, RankWork, Score, advice, confirmed, scores, stage_loads
+from controlplane.policy.stragglers import MIN_SAMPLES, RankWork, Run, Score, advice, confirmed, scores, stage_loads
 from controlplane.protocol.spec import Stragglers
 
 OWN_WORK = frozenset({"forward-compute", "backward-compute"})
@@ -69,14 +69,14 @@ def judge(rows: Iterable[TraceRow], *, window: int, settings: Stragglers) -> Tra
     for row in own:
         by_step.setdefault(row.step, []).append(row)
     slow: dict[tuple[int, int], SlowRank] = {}
-    before: dict[tuple[int, int], int] = {}
+    before: dict[tuple[int, int], Run] = {}
     said: list[str] = []
     for numbers in windows:
         found = scores(_works([by_step[number] for number in numbers]), settings)
         said.append(advice(stage_loads(found), settings))
         for score in found:
             key = (score.work.replica, score.work.rank)
-            before[key], is_straggler = confirmed(score, before.get(key, 0))
+            before[key], is_straggler = confirmed(score, before.get(key, Run()), 0)
             if is_straggler:
                 slow[key] = _add(slow.get(key), score)
     advised = max(set(said), key=said.count) if all(said) else ""

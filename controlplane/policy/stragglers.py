@@ -10,7 +10,8 @@ in which the fast ones wait for the slow one.
 
 A score below its threshold makes a straggler only if it costs the job something: all of
 them wait for the slowest, so it has to hold a step up by `MIN_LATE_RATIO` of its length.
-One window proves nothing: `WINDOWS` in a row do (`confirmed`).
+One window proves nothing: `WINDOWS` in a row in one view do (`confirmed`), for in another view a rank has other
+peers. Where views change so often that none holds as many, `WINDOWS_ACROSS` in a row do.
 """
 
 from bisect import bisect_left
@@ -27,6 +28,10 @@ MIN_LATE_RATIO = 0.05
 """Of the step: less than a twentieth is noise, and nothing could be won by acting on it."""
 WINDOWS = 2
 """In a row, in which a rank is slow, before it is called a straggler."""
+WINDOWS_ACROSS = 4
+"""The same, where no view lasts for `WINDOWS` of them; the last one is of the present view."""
+FRESH_STEPS = 10.0
+"""A window holds a few steps at least, however long they are."""
 SHOWN = 5
 """Best and worst ranks that are told."""
 
@@ -74,6 +79,14 @@ class Score(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return min((score for score in (self.relative, self.individual) if score is not None), default=1.0)
 
 
+class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Windows in a row in which one rank was slow: `here` in the view of `epoch`, `before` it in earlier ones."""
+
+    epoch: int = 0
+    here: int = 0
+    before: int = 0
+
+
 class StageLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Median work of one pipeline stage; `ratio` to the median of the others (1 if alone)."""
 
@@ -96,11 +109,19 @@ def scores(window: Iterable[RankWork], settings: Stragglers) -> tuple[Score, ...
     return tuple(_score(work, *others[work.stage], settings) for work in ranks)
 
 
-def confirmed(score: Score, slow_windows: int) -> tuple[int, bool]:
-    """(windows in a row in which the rank was slow, whether that makes it a straggler);
-    `slow_windows` before this one."""
-    count = min(slow_windows + 1, WINDOWS) if score.straggler else 0
-    return count, count >= WINDOWS
+def confirmed(score: Score, run: Run, epoch: int) -> tuple[Run, bool]:
+    """(`run` with this window, which ended in the view of `epoch`; whether that makes the rank a straggler)."""
+    if not score.straggler:
+        return Run(epoch=epoch), False
+    if run.epoch != epoch:
+        run = Run(epoch=epoch, before=min(run.before + run.here, WINDOWS_ACROSS))
+    run = msgspec.structs.replace(run, here=min(run.here + 1, WINDOWS))
+    return run, run.here >= WINDOWS or run.before + run.here >= WINDOWS_ACROSS
+
+
+def fresh_s(settings: Stragglers, step_s: float | None) -> float:
+    """For how long what the newest windows said holds (seconds): there are two an interval."""
+    return max(settings.interval_s, FRESH_STEPS * (step_s or 0.0))
 
 
 def ordered(found: Iterable[Score]) -> tuple[Score, ...]:

@@ -3,11 +3,13 @@
 A rank that was late and trains again is not late. What is found is acted on at once, or later:
 while the control plane is blind, in a correlated failure, or in a mode that only observes, acting waits; when
 that ends, every finding is judged by the facts of that moment. Asked by the detectors, and by the
-rule that settles what is void; the live loop and the simulator ask the same questions here.
+rule that settles what is void; the live loop and the simulator ask the same questions here. So is a loss that
+was no number, or far too high, and is well again: an attempt ends for what it is, not for what it was.
 """
 
 import math
 
+from controlplane.policy import numerics
 from controlplane.policy.facts import about, all_joined, attempt_live, is_member
 from controlplane.policy.silence import heard_s
 from controlplane.policy.snapshot import LIVE_REPLICA, JobSnapshot, ReplicaFact, SignalFact
@@ -24,6 +26,8 @@ HEARD_S = 3.0
 
 def is_void(snapshot: JobSnapshot, signal: SignalFact) -> bool:
     """A later fact refutes the finding."""
+    if signal.kind in numerics.OF_LOSS:
+        return attempt_live(snapshot) and numerics.is_well_again(signal)
     if signal.kind not in ("rank_overdue", "setup_timeout") or not attempt_live(snapshot):
         return False
     replica = None if signal.replica is None else snapshot.replica_by_index.get(signal.replica)
@@ -46,6 +50,8 @@ def _is_of_coming_up(signal: SignalFact) -> bool:
 
 def why_void(signal: SignalFact) -> str:
     """For people: the end of "the finding is void: ..."."""
+    if signal.kind in numerics.OF_LOSS:
+        return f"the loss is {numerics.words_of_loss(signal)} by now"
     if _is_of_coming_up(signal):
         whole = f"replica {signal.replica}"
         return f"{whole if signal.rank is None else f'rank {signal.rank} of {whole}'} has come up since"
@@ -56,6 +62,8 @@ def is_settled(snapshot: JobSnapshot, signal: SignalFact) -> bool:
     """Void for good. Where a step alone says so, and its rank's agent has not spoken since, its word is awaited."""
     if not is_void(snapshot, signal):
         return False
+    if signal.kind in numerics.OF_LOSS:
+        return True
     return _is_of_coming_up(signal) or _is_elsewhere(signal) or not _may_be_of_before(snapshot, signal)
 
 

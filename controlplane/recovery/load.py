@@ -40,11 +40,11 @@ from controlplane.protocol.membership import Flush, Install, View
 from controlplane.protocol.rank_faults import is_scheduled
 from controlplane.protocol.spec import Parallelism
 from controlplane.protocol.states import LIVE_INCIDENT, AttemptState, CheckpointState, JobState, ReplicaState
-from controlplane.recovery import asked, counts, health_gate, learned, ledger, load_queue, recompute, signals
+from controlplane.recovery import asked, counts, health_gate, learned, ledger, load_queue, recompute, signals, spikes
 from controlplane.recovery.load_devices import of_nodes
 from controlplane.recovery.load_nodes import own_facts
 from controlplane.recovery.load_replicas import slots_of
-from controlplane.recovery.models import Decision, Signal, ViewRow
+from controlplane.recovery.models import Decision, ViewRow
 from controlplane.runtime import bus, windows
 from controlplane.runtime.clock import now
 
@@ -62,7 +62,8 @@ def load_snapshot(job: Job) -> facts.JobSnapshot:
     readings = cast("Mapping[str, Reading]", bus.read_live(f"job:{job.id}") or {})
     membership = _membership(view)
     replicas = replicas_of(slots_of(attempt, readings), membership.view if membership else None)
-    bars, found = _bars(job), _signal_facts(signals.open_for(job.id), replicas if _lives(attempt) else (), readings)
+    opened = spikes.with_losses(map(signals.fact_of, signals.open_for(job.id)), attempt)
+    bars, found = _bars(job), _signal_facts(opened, replicas if _lives(attempt) else (), readings)
     parts = Parts(
         now_s=moment.timestamp(),
         blind=health_gate.is_blind(),
@@ -193,9 +194,8 @@ def _lives(attempt: Attempt | None) -> bool:
 
 
 def _signal_facts(
-    rows: list[Signal], replicas: Sequence[facts.ReplicaFact], readings: Mapping[str, Reading]
+    found: list[facts.SignalFact], replicas: Sequence[facts.ReplicaFact], readings: Mapping[str, Reading]
 ) -> tuple[facts.SignalFact, ...]:
-    found = [signals.fact_of(row) for row in rows]
     nodes = accused(found)
     return signal_facts(found, owned_devices(nodes) if nodes else frozenset(), replicas, readings)
 

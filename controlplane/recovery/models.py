@@ -139,7 +139,7 @@ class RankLook(models.Model):
 
 class Signal(models.Model):
     """A detector's finding; kinds and units as policy.snapshot.SignalFact. `seen_at`: when
-    the fault showed itself; `created_at`: when it was a row here."""
+    the fault showed itself; `created_at`: when it was a row here; `renewed_at`: when it was last found so."""
 
     id = models.CharField(primary_key=True, max_length=32)
     job = models.ForeignKey(Job, null=True, on_delete=models.CASCADE, related_name="signals")
@@ -156,6 +156,7 @@ class Signal(models.Model):
     key = models.CharField(max_length=160)
     seen_at = models.DateTimeField()
     created_at = models.DateTimeField(auto_now_add=True)
+    renewed_at = models.DateTimeField(null=True)
     settled_at = models.DateTimeField(null=True)
 
     class Meta:

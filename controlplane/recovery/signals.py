@@ -51,6 +51,7 @@ def fact_of(row: Signal) -> SignalFact:
         id=row.id,
         kind=row.kind,
         seen_s=row.seen_at.timestamp(),
+        renewed_s=None if row.renewed_at is None else row.renewed_at.timestamp(),
         replica=row.replica,
         incarnation=row.incarnation,
         rank=row.rank,
@@ -91,6 +92,11 @@ def amend(row: Signal, evidence: dict[str, Any], sentence: str, *, value: float 
     kept = row.value if value is None else value
     Signal.objects.filter(pk=row.pk, settled_at=None).update(evidence=evidence, value=kept)
     publish_signal(row, f"signal.{row.kind}" if sentence else "signal.refreshed", sentence)
+
+
+def renew(row: Signal) -> None:
+    """An open finding was found so again just now."""
+    Signal.objects.filter(pk=row.pk, settled_at=None).update(renewed_at=now())
 
 
 def settle(rows: list[Signal], why: str) -> None:

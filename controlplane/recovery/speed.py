@@ -17,17 +17,28 @@ from controlplane.jobs.present import speed_view
 from controlplane.policy.signals import with_trait
 from controlplane.policy.signals.base import Trait
 from controlplane.policy.signals.ranks import SlowRank
-from controlplane.policy.stragglers import SHOWN, RankWork, Score, advice, confirmed, ordered, scores, stage_loads
+from controlplane.policy.stragglers import (
+    FRESH_STEPS,
+    SHOWN,
+    RankWork,
+    Run,
+    Score,
+    advice,
+    confirmed,
+    fresh_s,
+    ordered,
+    scores,
+    stage_loads,
+)
 from controlplane.protocol.rank import TimingReport
 from controlplane.protocol.spec import Parallelism, Stragglers, micro_batch_count
 from controlplane.protocol.states import ReplicaState
 from controlplane.recovery import signals
 from controlplane.runtime import bus
-from controlplane.runtime.clock import ago, iso, now
+from controlplane.runtime.clock import age_s, ago, iso, now
 
 Json = dict[str, Any]
 STALE_INTERVALS = 2.0
-STALE_STEPS = 10.0
 DEVICE_FINDINGS = with_trait(Trait.DEVICE)
 
 
@@ -53,19 +64,26 @@ def score_if_due(job: Job) -> bool:
     for score in found:
         row = by_name[(score.work.replica, score.work.incarnation, score.work.rank)]
         best_s = min(score.work.work_s, row.best_s or score.work.work_s)
-        slow_windows, is_straggler = confirmed(score, row.slow_windows)
+        before = Run(epoch=row.scored_epoch, here=row.slow_windows, before=row.slow_before)
+        run, is_straggler = confirmed(score, before, _epoch_of(row))
+        # One that was found stays one until it is as fast as the others again.
+        named = bool(score.straggler and (is_straggler or row.straggler))
         RankSpeed.objects.filter(pk=row.pk).update(
             best_s=best_s,
             relative=score.relative,
             individual=score.individual,
-            straggler=score.straggler if is_straggler else "",
-            cause=score.cause if is_straggler else "",
+            straggler=score.straggler if named else "",
+            cause=score.cause if named else "",
             late_s=score.late_s,
-            slow_windows=slow_windows,
+            slow_windows=run.here,
+            slow_before=run.before,
             scored_at=moment,
+            scored_epoch=run.epoch,
         )
         if is_straggler or not score.straggler:
             changed |= _tell(job, row, score, wanted)
+        elif named:
+            _still(job, row, score)
     rows.update(fresh=False)
     return changed
 
@@ -105,7 +123,7 @@ def _is_awaited(job: Job, wanted: Stragglers) -> bool:
 
 def _stale_s(job: Job, wanted: Stragglers) -> float:
     """A window holds a few steps at least, however long they are."""
-    return max(STALE_INTERVALS * wanted.interval_s, STALE_STEPS * (learned_step_s(job) or 0.0))
+    return max(STALE_INTERVALS * wanted.interval_s, FRESH_STEPS * (learned_step_s(job) or 0.0))
 
 
 def _current(job: Job, wanted: Stragglers) -> QuerySet[RankSpeed]:
@@ -130,6 +148,11 @@ def stage_of(rank: Rank) -> int:
     return rank.rank // (layout.tp * layout.cp * layout.replica_dp)
 
 
+def _epoch_of(row: RankSpeed) -> int:
+    """Of the view in which its newest window ended."""
+    return msgspec.convert(row.told, TimingReport).epoch
+
+
 def _work(row: RankSpeed) -> RankWork:
     told, rank = msgspec.convert(row.told, TimingReport), row.rank
     return RankWork(
@@ -152,8 +175,9 @@ def _tell(job: Job, row: RankSpeed, score: Score, wanted: Stragglers) -> bool:
     rank, work = row.rank, score.work
     attempt = rank.replica.attempt.number
     if not score.straggler:
-        key = SlowRank.key_of(job.id, attempt, work.replica, work.incarnation, work.rank)
-        return bool(signals.settle_keys(key, "it is as fast as its reference again"))
+        over = list(signals.Signal.objects.filter(key=_key(job, row, score), settled_at=None))
+        signals.settle(over, "it is as fast as its reference again")
+        return bool(over)
     found = SlowRank(
         **signals.place_of(rank),
         attempt=attempt,
@@ -169,22 +193,37 @@ def _tell(job: Job, row: RankSpeed, score: Score, wanted: Stragglers) -> bool:
         step_s=work.step_s,
         stage=work.stage,
         spread=work.spread,
+        epoch=_epoch_of(row),
         more=_device_facts(rank),
     )
-    return signals.raise_signal(found) is not None or _amend(found)
+    return signals.raise_signal(found) is not None or _amend(found, fresh_s(wanted, learned_step_s(job)))
 
 
-def _amend(found: SlowRank) -> bool:
-    """An open finding says what the newest windows say. True where that is another cause, or slow beside others than
-    before: it counts from now then, as nothing was seen of it sooner."""
+def _amend(found: SlowRank, limit_s: float) -> bool:
+    """An open finding says what the newest windows say. True where they are of another view, or the last ones older
+    than `limit_s`; and where that is another cause, or slow beside others than before: then it counts from now, as
+    nothing was seen of it sooner."""
     row = signals.Signal.objects.filter(key=found.key, settled_at=None).first()
     if row is None:
         return False
     other = any(row.evidence.get(name) != found.evidence.get(name) for name in ("cause", "score"))
+    was, old = row.evidence.get("epoch"), (age_s(row.renewed_at or row.seen_at) or 0.0) > limit_s
     signals.amend(row, found.evidence, found.sentence if other else "", value=found.value)
+    signals.renew(row)
     if other:
         signals.Signal.objects.filter(pk=row.pk, settled_at=None).update(seen_at=now())
-    return other
+    return other or old or was != found.epoch
+
+
+def _still(job: Job, row: RankSpeed, score: Score) -> None:
+    """It was found slow in an earlier view, and is so by the first windows of this one: not yet confirmed, nor over."""
+    for found in signals.Signal.objects.filter(key=_key(job, row, score), settled_at=None):
+        signals.renew(found)
+
+
+def _key(job: Job, row: RankSpeed, score: Score) -> str:
+    work, attempt = score.work, row.rank.replica.attempt.number
+    return SlowRank.key_of(job.id, attempt, work.replica, work.incarnation, work.rank)
 
 
 def _device_facts(rank: Rank) -> Json:

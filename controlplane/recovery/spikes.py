@@ -6,26 +6,36 @@ with the last ones before its step; well above them is a finding, `loss_spike`, 
 What follows is the policy's to say.
 """
 
+from collections.abc import Iterable
 from statistics import median
 
-from controlplane.jobs.models import Job, Rank, StepRecord
+from controlplane.jobs.models import Attempt, Job, Rank, StepRecord
+from controlplane.policy.numerics import NEWEST_STEPS as WINDOW_STEPS
+from controlplane.policy.numerics import OF_LOSS, SPIKE_RATIO, losses_now
 from controlplane.policy.signals.numbers import LossSpike
+from controlplane.policy.snapshot import SignalFact
 from controlplane.protocol.rank import StepReport
 from controlplane.recovery import signals
 from controlplane.recovery.steps import finite
 
-WINDOW_STEPS = 16
-"""So many steps before the checkpoint, and so many after the resume, are looked at."""
 MIN_BEFORE, MIN_AFTER = 4, 3
-RATIO = 2.0
-"""The median after is above so many times the highest before: noise does not do that."""
 
 
 def is_spike(before: list[float], after: list[float]) -> bool:
     """Losses of the last steps before the checkpoint and of the first since the resume."""
     if len(before) < MIN_BEFORE or len(after) < MIN_AFTER:
         return False
-    return median(after) > RATIO * max(before) > 0.0
+    return median(after) > SPIKE_RATIO * max(before) > 0.0
+
+
+def with_losses(found: Iterable[SignalFact], attempt: Attempt | None) -> list[SignalFact]:
+    """Findings about the loss with what it is now; the others as they are."""
+    found = list(found)
+    if attempt is None or not any(signal.kind in OF_LOSS for signal in found):
+        return found
+    steps = StepRecord.objects.filter(job_id=attempt.job_id, attempt=attempt.number).order_by("-step")
+    newest = list(steps.values_list("step", "loss")[:WINDOW_STEPS])
+    return [losses_now(signal, newest) if signal.kind in OF_LOSS else signal for signal in found]
 
 
 def look(job: Job, rank: Rank, said: StepReport) -> bool:

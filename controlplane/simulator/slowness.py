@@ -9,9 +9,11 @@ it was.
 import random
 from statistics import median
 
+import msgspec
+
 from controlplane.policy.signals.ranks import SlowRank
 from controlplane.policy.snapshot import SignalFact
-from controlplane.policy.stragglers import MIN_SAMPLES, RankWork, Score, confirmed, scores
+from controlplane.policy.stragglers import MIN_SAMPLES, RankWork, Run, Score, confirmed, fresh_s, scores
 from controlplane.protocol.spec import Stragglers
 from controlplane.protocol.states import ReplicaState
 from controlplane.simulator.kernel import Kernel
@@ -32,7 +34,7 @@ class Slowness:
     def __init__(self, kernel: Kernel, server: Server, trainer: Trainer, wanted: Stragglers, seed: int) -> None:
         self._kernel, self._server, self._trainer, self._wanted = kernel, server, trainer, wanted
         self._random = random.Random(f"slow {seed}")
-        self._slow_windows: dict[Name, int] = {}
+        self._runs: dict[Name, Run] = {}
         self.late: dict[Device, float] = {}
         self.found = 0
 
@@ -72,10 +74,13 @@ class Slowness:
         present: set[str] = set()
         for score in scores(self._windows(median(calm)), self._wanted):
             work = score.work
-            name = (work.replica, work.incarnation, work.rank)
-            self._slow_windows[name], is_straggler = confirmed(score, self._slow_windows.get(name, 0))
+            name, epoch = (work.replica, work.incarnation, work.rank), self._epoch_of(work)
+            self._runs[name], is_straggler = confirmed(score, self._runs.get(name, Run()), epoch)
             if is_straggler:
-                present.add(self._report(score))
+                present.add(self._report(score, epoch))
+            elif score.straggler:
+                # What is open stays so until it is as fast as the others again.
+                present.add(self._renew(_id_of(work), {}))
         gone = {key for key in self._server.rows.signals if key.startswith(SlowRank.KIND)} - present
         for key in gone:
             del self._server.rows.signals[key]
@@ -102,10 +107,22 @@ class Slowness:
             for number, rank in process.ranks.items()
         ]
 
-    def _report(self, score: Score) -> str:
+    def _epoch_of(self, work: RankWork) -> int:
+        """Of the view in which its window ended."""
+        return next(p.epoch for p in self._training() if (p.index, p.incarnation) == (work.replica, work.incarnation))
+
+    def _renew(self, signal_id: str, evidence: dict[str, str | int | float | bool | None]) -> str:
+        """What is open was found so again just now."""
+        if (known := self._server.rows.signals.get(signal_id)) is not None:
+            told = {**known.evidence, **evidence}
+            again = msgspec.structs.replace(known, renewed_s=self._kernel.now_s, evidence=told)
+            self._server.rows.signals[signal_id] = again
+        return signal_id
+
+    def _report(self, score: Score, epoch: int) -> str:
         """The finding's id; it is one as long as it lasts."""
         rows, work = self._server.rows, score.work
-        signal_id = f"{SlowRank.KIND}:r{work.replica}.{work.incarnation}:{work.rank}"
+        signal_id = _id_of(work)
         place = next(p for p in rows.replicas[work.replica].placements if p.rank == work.rank)
         if signal_id not in rows.signals:
             self.found += 1
@@ -120,10 +137,20 @@ class Slowness:
                 device_index=place.device_index,
                 value=score.relative or 1.0,
                 threshold=self._wanted.relative_threshold,
-                evidence={"score": score.straggler, "cause": score.cause, "late_s": score.late_s},
+                evidence={"score": score.straggler, "cause": score.cause, "late_s": score.late_s, "epoch": epoch},
             )
             self._server.ring()
+            return signal_id
+        known = rows.signals[signal_id]
+        news = known.evidence["epoch"] != epoch
+        self._renew(signal_id, {"late_s": score.late_s, "epoch": epoch})
+        if news or self._kernel.now_s - (known.renewed_s or known.seen_s) > fresh_s(self._wanted, None):
+            self._server.ring()
         return signal_id
+
+
+def _id_of(work: RankWork) -> str:
+    return f"{SlowRank.KIND}:r{work.replica}.{work.incarnation}:{work.rank}"
 
 
 def _trains(state: ReplicaState) -> bool:

@@ -23,15 +23,15 @@ def world_of(seed: int, *, min_replicas: int = 3, nodes: int = 5) -> World:
     return world
 
 
-def find_slow(world: World, *, late_s: float = 0.1) -> None:
-    """Replica 1 holds each step up, as its ranks' reports would say."""
+def find_slow(world: World, *, late_s: float = 0.1, epoch: int | None = None) -> None:
+    """Replica 1 holds each step up, as its ranks' reports would say; of the view of `epoch`, or the newest."""
     rows = world.server.rows
     row = rows.replicas[SLOW]
     place = row.placements[0]
     found = SignalFact(
         id="straggler:1", kind="straggler", seen_s=world.kernel.now_s, replica=SLOW, incarnation=row.incarnation,
         rank=place.rank, node_id=place.node_id, device_index=place.device_index, value=0.4, threshold=0.7,
-        evidence={"score": "relative", "cause": "compute", "late_s": late_s},
+        evidence={"score": "relative", "cause": "compute", "late_s": late_s, "epoch": epoch or rows.epoch},
     )  # fmt: skip
     world.server.find(found)
 

@@ -48,6 +48,24 @@ def seeds(found: Living) -> None:
         found.ended(world)
 
 
+def comes_and_goes(found: Living) -> None:
+    """Nodes stand still for a while and are heard again, and a device turns slow where no other is free."""
+    world = World(7011, steps=100_000)
+    found.watch(world)
+    world.run(4, stills=2)
+    found.ended(world)
+    stragglers = msgspec.structs.replace(world.spec.resiliency.stragglers, interval_s=10.0)
+    spec = job_spec(spare_gpus=0, min_replicas=3)
+    spec = msgspec.structs.replace(spec, resiliency=msgspec.structs.replace(spec.resiliency, stragglers=stragglers))
+    slow = World(20, plan=WorldPlan(spec=spec, nodes={f"node-{index}": 2 for index in range(3)}))
+    found.watch(slow)
+    slow.start()
+    slow.faults.schedule(400.0, 0)
+    slow.slowness.schedule(20.0, 20.0, 1)
+    slow.kernel.run(60.0)
+    found.ended(slow)
+
+
 def rehearsals(found: Living) -> None:
     """A small job that asks for its own faults, on a larger fleet; people give it some more, and cancel it."""
     spec = job_spec(tp=1, spare_gpus=2)
@@ -256,6 +274,7 @@ def _end_one(world: World) -> None:
 
 SCENES: tuple[Callable[[Living], None], ...] = (
     seeds,
+    comes_and_goes,
     rehearsals,
     places,
     drains,

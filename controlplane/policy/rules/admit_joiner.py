@@ -63,9 +63,11 @@ def _members_with(snapshot: JobSnapshot, ready: tuple[ReplicaFact, ...]) -> int:
 
 def _may_join(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> bool:
     """All its ranks are there, it is in no view, and it was never in one; or it was left out, can be
-    heard again and waits: one that works on would be awaited by all. One whose place is taken stays out,
-    so does one that was ordered out, and one that comes and goes for a while."""
+    heard again and waits: one that works on would be awaited by all. One whose place is taken stays out, so does
+    one that was ordered out, or is not needed any more, and one that comes and goes for a while."""
     if not all_joined(replica) or is_member(snapshot, replica) or replica in going(snapshot):
+        return False
+    if replica.state is ReplicaState.FORMING and replica.relieved:
         return False
     back = is_left_out(snapshot, replica) and is_heard(snapshot, replica) and replica.waiting
     if back and (replica in may_leave(snapshot) or snapshot.now_s < flaps.returns_s(replica, config)):

@@ -198,7 +198,7 @@ RULES: tuple[Rule, ...] = (
         name=void.RULE,
         decide=void.rule,
         what="findings that later events refute are settled",
-        answers=("rank_overdue", "setup_timeout"),
+        answers=("rank_overdue", "setup_timeout", "nan_loss", "loss_spike"),
     ),
     Rule(
         name=drain_request.RULE,

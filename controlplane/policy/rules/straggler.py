@@ -10,6 +10,9 @@ repair takes, whichever is shorter. Where devices are free for a whole replica a
 started beside it, which then takes its place (`swap`); else, or where the others are better off
 without it until then, it is ended first.
 
+What was measured in an earlier view, or too long ago, moves and leaves nothing: whom all waited for then may have left
+meanwhile, or be as fast as the others.
+
 Where no other place is free, the others go on without it if that is cheaper still, by `WITHOUT_MARGIN`,
 and it has been slow for another whole interval, as its devices are given up. However it leaves, nothing of
 the job is started on the slow device for a while (`bars`): else its place would be filled again there.
@@ -17,7 +20,7 @@ the job is started on the slow device for a while (`bars`): else its place would
 
 import msgspec
 
-from controlplane.policy import bars, prices, relief, ways
+from controlplane.policy import bars, prices, relief, slow, ways
 from controlplane.policy.budget import spent
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import (
@@ -101,7 +104,7 @@ def _case(snapshot: JobSnapshot, config: PolicyConfig, signal: SignalFact, repli
         evidence=_evidence(signal),
     )
     weighed = ways.case_of(snapshot, config, (failure,))
-    late_s = _number(signal, "late_s")
+    late_s = slow.number(signal, "late_s")
     stay_s = prices.stay_s(weighed.times, weighed.stakes, late_s=late_s)
     start = relief.successor(snapshot, config, replica, bad_slots=bad)
     first = (way for way in ways.ways_out(weighed) if way.action in (ways.REPLACE, ways.HOLD))
@@ -124,7 +127,7 @@ def _case(snapshot: JobSnapshot, config: PolicyConfig, signal: SignalFact, repli
 def _against(weighed: ways.Case, signal: SignalFact, stay_s: float, move: ways.Way | None) -> str:
     """Why its replica is not moved, the weightiest reason first; empty: move it."""
     snapshot = weighed.snapshot
-    if why := _innocent(signal):
+    if why := slow.innocent(signal):
         return why
     ended_first = move is None or move.action != ways.BESIDE
     if ended_first and not any(contributes(snapshot, replica) for replica in weighed.holders):
@@ -133,25 +136,14 @@ def _against(weighed: ways.Case, signal: SignalFact, stay_s: float, move: ways.W
         return weighed.no_start or "too few replicas would be left"
     if move.cost_gpu_s >= stay_s:
         return f"moving its replica costs {move.cost_gpu_s:.0f} GPU-seconds, staying {stay_s:.0f}"
-    return _busy(weighed)
+    return _busy(weighed, signal)
 
 
-def _innocent(signal: SignalFact) -> str:
-    """Why its device is not to blame; empty: it is."""
-    if signal.evidence.get("score") != "relative":
-        if signal.evidence.get("relative") is None:
-            return "there is nothing to compare it with, so it is not known whether its device is to blame"
-        return "its peers are as slow as it is, no device is to blame"
-    if signal.evidence.get("cause") == "data":
-        return "it waits for its input, and a move would take the input along: look at where its data comes from"
-    if signal.evidence.get("cause") == "length":
-        return "its micro-batches differ in length, and a move would take them along: balance the sequence lengths"
-    return ""
-
-
-def _busy(weighed: ways.Case) -> str:
+def _busy(weighed: ways.Case, signal: SignalFact) -> str:
     """Why nothing is done about it just now; empty: something may be."""
     snapshot, config = weighed.snapshot, weighed.config
+    if why := slow.old(snapshot, signal):
+        return why
     if snapshot.blind:
         return "the control plane does not see all of it now"
     if find_failures(snapshot, config) or snapshot.job.state is not JobState.RUNNING:
@@ -169,7 +161,7 @@ def lasts_s(snapshot: JobSnapshot, signal: SignalFact) -> float:
 def _stays(weighed: ways.Case, signal: SignalFact, stay_s: float, without_s: float | None) -> str:
     """Why the others do not go on without one that is not moved; empty: they do."""
     snapshot = weighed.snapshot
-    if why := _innocent(signal):
+    if why := slow.innocent(signal):
         return why
     if without_s is None:
         return "too few replicas would be left"
@@ -177,7 +169,7 @@ def _stays(weighed: ways.Case, signal: SignalFact, stay_s: float, without_s: flo
         return "costs more"
     if weighed.fits:
         return spent(snapshot) or "it would be started again at once"
-    if why := spent(snapshot) or _busy(weighed):
+    if why := spent(snapshot) or _busy(weighed, signal):
         return why
     if without_s * WITHOUT_MARGIN > stay_s:
         return f"staying costs less than {WITHOUT_MARGIN:g} times as much"
@@ -192,7 +184,7 @@ def _without_s(weighed: ways.Case, signal: SignalFact, replica: ReplicaFact) -> 
     others = [r for r in live_replicas(snapshot) if r.index != replica.index and contributes(snapshot, r)]
     if len(others) < weighed.needed:
         return None
-    return prices.without_s(weighed.times, weighed.stakes, late_s=_number(signal, "late_s"))
+    return prices.without_s(weighed.times, weighed.stakes, late_s=slow.number(signal, "late_s"))
 
 
 def _move(snapshot: JobSnapshot, config: PolicyConfig, case: _Case) -> Decision:
@@ -242,14 +234,14 @@ def _leave(snapshot: JobSnapshot, config: PolicyConfig, case: _Case) -> Decision
     """The others go on without it, and its slot waits for another device."""
     base = eviction(snapshot, config, (case.failure,))
     signal = case.signal
-    slow = (bars.of_slow(node_id, index, since_s=snapshot.now_s) for node_id, index in case.failure.bad_slots)
+    barred = (bars.of_slow(node_id, index, since_s=snapshot.now_s) for node_id, index in case.failure.bad_slots)
     return msgspec.structs.replace(
         base,
         rule=RULE,
         choice=WITHOUT,
         reason_code="cheaper_without",
         sentence=f"{base.sentence} Staying would cost {case.stay_s:.0f} GPU-seconds, continuing without it"
-        f" {case.without_s or 0.0:.0f}; {bars.words(tuple(slow), node_name(snapshot, signal.node_id), config)}.",
+        f" {case.without_s or 0.0:.0f}; {bars.words(tuple(barred), node_name(snapshot, signal.node_id), config)}.",
         key=f"straggler:{signal.id}:without",
         evidence=_sums(case),
         alternatives=(
@@ -309,7 +301,7 @@ def _cause(snapshot: JobSnapshot, signal: SignalFact) -> str:
     what = _WHAT.get(str(signal.evidence.get("cause")), "computes slowly")
     said = [f"the device throttles ({text})" for text in (signal.evidence.get("throttle"),) if text]
     said += [f"open findings: {text}" for text in (signal.evidence.get("device_findings"),) if text]
-    late_s = _number(signal, "late_s")
+    late_s = slow.number(signal, "late_s")
     return (
         f"{where} {what}: score {signal.value:.2f} of at least {signal.threshold:.2f},"
         f" each step waits {late_s * 1000:.0f} ms for it" + "".join(f"; {text}" for text in said)
@@ -323,8 +315,3 @@ def _evidence(signal: SignalFact) -> dict[str, str | int | float | bool | None]:
         "device_index": signal.device_index,
         **signal.evidence,
     }
-
-
-def _number(signal: SignalFact, name: str) -> float:
-    value = signal.evidence.get(name)
-    return float(value) if isinstance(value, (int, float)) else 0.0

@@ -5,14 +5,16 @@ caught up, it stands by, as enough compute. Then one view, which begins with a s
 known, leaves the relieved one out and promotes its successor. Nothing of the old one is ended before
 that view has committed a step: until then it can come back, should its successor fail. One that dies while
 its successor starts is an ordinary failure, whose place is taken already. An order of a person is
-carried out also where no device is free for a successor; a slow replica then stays.
+carried out also where no device is free for a successor; a slow replica then stays. So does one that is as
+fast as the others again before that view: its successor is not needed then, and leaves in its stead.
 """
 
-from controlplane.policy import relief, ways
+from controlplane.policy import relief, slow, ways
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import (
     attempt_live,
     commits_until_s,
+    contributes,
     has_committed,
     installed,
     is_left_out,
@@ -36,23 +38,33 @@ from controlplane.policy.slots import relieved
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 from controlplane.policy.titles import number_of, of_failures
 
-RULE = "swap"
+RULE, NOT_NEEDED = "swap", "not_needed"
 
 
 def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     """At most one: first what ends, then the view, then what is to come of those without a successor."""
-    leaving = relieved(snapshot)
-    if not leaving or not attempt_live(snapshot) or snapshot.job.finished or snapshot.job.cancel_requested:
+    leaving, extra = relieved(snapshot), relief.surplus(snapshot)
+    if not leaving and extra is None:
+        return ()
+    if not attempt_live(snapshot) or snapshot.job.finished or snapshot.job.cancel_requested:
         return ()
     if not installed(snapshot):
         held = tuple(replica for replica in leaving if replica.ordered_out) if too_small(snapshot) else ()
         return ordered_eviction.leave(snapshot, config, held[:1], "The others wait for more replicas")
     if actionable(snapshot, config) or doubted(snapshot, config):
         return ()
+    trains = tuple(each for each in leaving if not each.ordered_out and contributes(snapshot, each))
+    well = next((each for each in trains if not slow.blaming(snapshot, each)), None)
+    if well is not None:
+        return (_keep(snapshot, well),)
+    if extra is not None:
+        return (_dismiss(snapshot, extra),)
     free = relief.may_leave(snapshot)
     out = tuple(replica for replica in free if not is_member(snapshot, replica))
     if out:
         return (_retire(snapshot, config, out),) if has_committed(snapshot) else ()
+    if any(each in trains and not _is_slow_now(snapshot, each) for each in free):
+        return ()  # It is measured again first.
     if free:
         due = snapshot.now_s >= (commits_until_s(snapshot, config) or 0.0)
         return (_swap(snapshot, config, free),) if due else ()
@@ -61,15 +73,21 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     return _alone(snapshot, config, leaving[-lacking] if lacking else leaving[0], lacking > 0)
 
 
+def _is_slow_now(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
+    return any(slow.is_fresh(snapshot, signal) for signal in slow.blaming(snapshot, replica))
+
+
 def _swap(snapshot: JobSnapshot, config: PolicyConfig, free: tuple[ReplicaFact, ...]) -> Decision:
     names, begins = ", ".join(str(replica.index) for replica in free), at_step(snapshot, config)
     view, moves = ordered_eviction.leave_view(snapshot, free, f"the place of replica {names} is taken", begins=begins)
     when = f" once {begins} steps are committed" if begins is not None else ""
+    trains = any(contributes(snapshot, replica) for replica in free)
+    others = "Its successor holds the state" if trains else "Enough others hold the state"
     return Decision(
         rule=RULE,
         choice="swap",
-        reason_code="successor_caught_up",
-        sentence=f"{_why(free)}. Its successor holds the state: view {view.epoch} continues{when} with"
+        reason_code="successor_caught_up" if trains else NOT_NEEDED,
+        sentence=f"{_why(free)}. {others}: view {view.epoch} continues{when} with"
         f" {number_of(len(view.members), 'replica')}; nothing of replica {names} ends before that view has committed"
         " a step.",
         key=f"swap:{','.join(map(tag, free))}:{view.epoch}",
@@ -148,6 +166,32 @@ def _stay(replica: ReplicaFact, why: str, epoch: int) -> Decision:
         sentence=f"{_why((replica,))}. No other takes its place ({why}): it stays.",
         key=f"stay:{tag(replica)}:{epoch}",
         actions=(Relieve(replica=replica.index, incarnation=replica.incarnation, reason=""),),
+    )
+
+
+def _keep(snapshot: JobSnapshot, replica: ReplicaFact) -> Decision:
+    """Its finding is over, or says by now that no device is to blame."""
+    return Decision(
+        rule=RULE,
+        choice="keep",
+        reason_code="slow_no_more",
+        sentence=f"{_why((replica,))}. It holds nobody up any more, or its device is not to blame: it keeps its place.",
+        key=f"keep:{tag(replica)}:{snapshot.job.epoch}:{snapshot.job.committed_step}",
+        actions=(Relieve(replica=replica.index, incarnation=replica.incarnation, reason=""),),
+    )
+
+
+def _dismiss(snapshot: JobSnapshot, replica: ReplicaFact) -> Decision:
+    """Whom it was to relieve keeps its place."""
+    assert snapshot.attempt is not None, "there is one more than it was placed with"
+    why = f"{number_of(snapshot.attempt.replicas, 'replica')} were placed, and none of them leaves"
+    return Decision(
+        rule=RULE,
+        choice="dismiss",
+        reason_code=NOT_NEEDED,
+        sentence=f"Replica {replica.index} is not needed ({why}): it ends when enough others hold the state.",
+        key=f"dismiss:{tag(replica)}:{snapshot.job.epoch}:{snapshot.job.committed_step}",
+        actions=(Relieve(replica=replica.index, incarnation=replica.incarnation, reason=f"not needed: {why}"),),
     )
 
 

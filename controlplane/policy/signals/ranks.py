@@ -158,7 +158,8 @@ class ExchangeFailed(Finding):
 
 @dataclass(frozen=True, kw_only=True)
 class SlowRank(Finding):
-    """`score`: against its stage (`relative`) or its own best (`individual`), where a score says so."""
+    """`score`: against its stage (`relative`) or its own best (`individual`), where a score says so. `epoch`: of
+    the view in which it was last found so."""
 
     KIND: ClassVar[str] = "straggler"
     MEANS: ClassVar[str] = "a rank is slower than its peers, or than it was"
@@ -180,6 +181,7 @@ class SlowRank(Finding):
     step_s: float
     stage: int
     spread: float | None
+    epoch: int
 
     @property
     def value(self) -> float:

@@ -122,6 +122,27 @@ def test_a_loss_well_above_what_it_was_before_the_checkpoint_is_a_finding_and_a_
     assert Decision.objects.filter(job=job, reason_code="loss_spike").count() == 1
 
 
+@pytest.mark.parametrize(("kind", "loss"), [("nan_loss", float("nan")), ("loss_spike", 9.0)])
+def test_a_loss_that_was_well_again_before_anybody_decided_costs_no_progress(kind: str, loss: float) -> None:
+    """The agent kept the reports while the server was away, and hands all of them over at once."""
+    fleet = make_fleet()
+    job = run_job(fleet, steps=6)
+    for step in range(6):
+        says(fleet, job, step, 2.0 + 0.1 * step)
+    for step in (2, 5):
+        commit(fleet, job, step)
+    kill_all(fleet, job, None)
+    trains_again(fleet, job)
+    for step in range(5, 8):
+        says(fleet, job, step, loss)
+    assert Signal.objects.get(settled_at=None).kind == kind
+    for step in range(8, 14):
+        says(fleet, job, step, 2.3)
+    reconcile_job(job.id)
+    assert (job.attempts.count(), Signal.objects.filter(settled_at=None).count()) == (2, 0)
+    assert "by now" in Decision.objects.get(job=job, rule="void").sentence
+
+
 def test_a_save_between_the_restart_and_the_third_high_loss_does_not_hide_the_spike() -> None:
     fleet = make_fleet()
     job = run_job(fleet, steps=12)

@@ -55,13 +55,13 @@ def sees(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controlplane.recovery.health_gate.is_blind", lambda: False)
 
 
-def timing(compute_s: float, *, data_s: float = 0.01) -> TimingReport:
-    """Ten steps of a second."""
+def timing(compute_s: float, *, data_s: float = 0.01, epoch: int = 2) -> TimingReport:
+    """Ten steps of a second, the last of them in the view of `epoch`."""
 
     def each(seconds: float) -> SectionTime:
         return SectionTime(10, 10 * seconds, seconds, seconds)
 
-    return TimingReport(0, 9, 2, each(compute_s), each(data_s), each(0.1), each(0.01), each(1.0))
+    return TimingReport(0, 9, epoch, each(compute_s), each(data_s), each(0.1), each(0.01), each(1.0))
 
 
 def read_here(job: Job, verdict: Verdict) -> None:
@@ -71,11 +71,11 @@ def read_here(job: Job, verdict: Verdict) -> None:
         commit(found_here(rows, ReadHere(Checkpoint.objects.get().pk, "", None), verdict), rows)
 
 
-def tell_all(fleet: Fleet, job: Job, *, slow_s: float) -> None:
+def tell_all(fleet: Fleet, job: Job, *, slow_s: float, epoch: int = 2) -> None:
     """One window of every rank; rank 0 of replica 1 computes in `slow_s`, the others in 0.1 s."""
     for row in live_ranks(job):
         mine = slow_s if (row.replica.index, row.rank) == SLOW else 0.1
-        fleet.tell(row.node.name, frames.RankSaid(ref_of(row), timing(mine)))
+        fleet.tell(row.node.name, frames.RankSaid(ref_of(row), timing(mine, epoch=epoch)))
 
 
 def straggler_rows() -> list[Signal]:
@@ -117,6 +117,9 @@ def test_the_others_go_on_without_a_slow_one_that_has_no_other_place_and_its_dev
     reconcile_job(job.id)
     assert Decision.objects.get(rule="straggler").choice == "tell"
     Signal.objects.filter(kind="straggler").update(seen_at=ago(301.0))
+    reconcile_job(job.id)
+    assert not Decision.objects.filter(choice="go_on_without").exists(), "nobody has measured it for an interval"
+    tell_all(fleet, job, slow_s=0.9)
     reconcile_job(job.id)
     decision = Decision.objects.get(rule="straggler", choice="go_on_without")
     assert decision.cost_gpu_s is not None and decision.cost_gpu_s < decision.evidence["stay_gpu_s"]

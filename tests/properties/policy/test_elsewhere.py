@@ -198,7 +198,7 @@ def test_however_many_are_slow_in_however_many_segments_little_is_asked() -> Non
         nodes.append(node(0, id=home, name=home, free=False, segment=f"s{index}"))
         places = (Placement(rank=0, node_id=home, device_index=0),)
         rows.append(replica(index, placements=places, world_size=1, joined_ranks=1))
-        late = {"cause": "device", "late_s": 2.0}
+        late = {"cause": "device", "late_s": 2.0, "epoch": 2}
         found.append(
             signal("straggler", index, replica=index, incarnation=1, rank=0, node_id=home, value=0.4, evidence=late)
         )

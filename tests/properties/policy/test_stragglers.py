@@ -102,11 +102,13 @@ def slow_worlds(draw: st.DrawFn) -> JobSnapshot:
         signal(
             "straggler", number, replica=index, incarnation=1, rank=draw(st.integers(0, 1)), node_id=f"n{index}",
             device_index=0, value=draw(st.floats(0.01, 0.99)), threshold=0.7,
-            seen_s=NOW_S - draw(st.floats(0.0, 900.0)),
+            seen_s=NOW_S - draw(st.floats(900.0, 1800.0) | st.floats(0.0, 900.0)),
+            renewed_s=draw(st.none() | st.floats(NOW_S - 900.0, NOW_S)),
             evidence={
                 "score": draw(st.sampled_from(["relative"] * 4 + ["individual"])),
                 "cause": draw(st.sampled_from(["compute"] * 4 + ["data", "length"])),
                 "late_s": draw(st.floats(0.0, 2.0)),
+                "epoch": draw(st.sampled_from([2] * 4 + [1])),
             },
         )
         for number, index in enumerate(draw(st.lists(st.integers(0, 2), unique=True, min_size=1, max_size=3)))
@@ -133,6 +135,9 @@ def test_one_is_given_up_only_where_it_pays_has_lasted_and_nothing_else_speaks_a
     for decision in acting:
         assert world.job.state is JobState.RUNNING and world.suspect_devices == 0
         assert world.budget.restarts_total == 0 and world.acts_last_window < CONFIG.max_acts
+        told = next(s for s in world.signals if s.id in decision.signal_ids)
+        assert told.evidence["epoch"] == world.job.epoch
+        assert world.now_s - (told.seen_s if told.renewed_s is None else told.renewed_s) <= WISH.interval_s
         if decision.choice != "go_on_without":
             continue
         found = next(s for s in world.signals if s.id in decision.signal_ids)

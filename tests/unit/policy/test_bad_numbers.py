@@ -2,7 +2,8 @@
 
 import pytest
 
-from controlplane.policy.plan import DemoteCheckpoint, PlaceAttempt, SuspectCheckpoint
+from controlplane.policy.numerics import losses_now
+from controlplane.policy.plan import DemoteCheckpoint, PlaceAttempt, SettleSignals, SuspectCheckpoint
 from controlplane.protocol.states import CheckpointState
 from tests.unit.policy.builders import (
     action,
@@ -35,6 +36,46 @@ def test_what_leads_to_nan_or_a_spike_after_a_restart_is_demoted_and_the_one_bef
     assert [move.checkpoint_id for move in actions(decision, DemoteCheckpoint)] == ["ck_40"]
     assert action(decision, PlaceAttempt).resume_step == 30
     assert "The checkpoint of step 40 is not resumed from again" in decision.sentence
+
+
+def now(found, **evidence):
+    """As the loader has it, with what the loss is by now."""
+    return change(found, evidence=found.evidence | evidence)
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (now(NAN, finite_step=57, loss_now=2.25), "The finding nan_loss is void: the loss is 2.25 by now."),
+        (now(SPIKE, finite_step=57, loss_now=4.8), "The finding loss_spike is void: the loss is 4.8 by now."),
+    ],
+)
+def test_a_loss_that_is_well_again_when_it_is_decided_ends_no_attempt(found, words):
+    """The server was away, or had nothing to fall back to, and the job has trained on."""
+    assert decisions(resumed(signals=(found,)), rule="restart") == ()
+    decision = only(resumed(signals=(found,)), "void")
+    assert (decision.sentence, action(decision, SettleSignals).signal_ids) == (words, ("sig_1",))
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        now(NAN, finite_step=54, loss_now=2.2),
+        now(NAN, finite_step=None, loss_now=None),
+        now(SPIKE, loss_now=4.9),
+        now(SPIKE, loss_now=None),
+    ],
+)
+def test_a_loss_that_is_as_bad_as_it_was_found_ends_it(found):
+    assert only(resumed(signals=(found,)), "restart").reason_code == found.kind
+    assert decisions(resumed(signals=(found,)), rule="void") == ()
+
+
+def test_of_the_newest_two_steps_one_may_not_have_told_its_loss_yet():
+    assert losses_now(NAN, [(57, None), (56, 2.0), (55, None)]).evidence["finite_step"] == 56
+    assert losses_now(NAN, [(57, None), (56, None), (55, None), (54, 2.0)]).evidence["finite_step"] is None
+    assert losses_now(NAN, []).evidence == {"finite_step": None, "loss_now": None}
+    assert losses_now(SPIKE, [(3, 1.0), (2, None), (1, 9.0), (0, 2.0)]).evidence["loss_now"] == 2.0
 
 
 def test_three_restarts_walk_back_three_checkpoints_and_do_not_repeat_one():

@@ -4,6 +4,8 @@ import pytest
 
 from controlplane.policy.bars import standing
 from controlplane.policy.clock import on_one_clock
+from controlplane.policy.deadlines import next_pass_s
+from controlplane.policy.failures import find_failures
 from controlplane.policy.plan import SettleSignals
 from controlplane.policy.snapshot import BarFact, JobSnapshot
 from controlplane.protocol.states import Mode, ReplicaState
@@ -16,6 +18,7 @@ from .builders import (
     action,
     change,
     decisions,
+    flush,
     job,
     node,
     only,
@@ -210,6 +213,33 @@ def test_a_second_silent_node_needs_evidence_of_its_own():
 
 def test_who_tells_of_the_failed_exchange_itself_is_not_the_one_that_broke_it():
     assert left_out(running(signals=(silent(1), silent(2), error(0), error(2)))) == ["1.1"]
+
+
+# --- waits that outlasted their limits while we were away -------------------------------------
+
+
+def overdue(kind: str, **home: object) -> JobSnapshot:
+    """The server was away for an hour, and sees again: what replica 1 did meanwhile its agent has not told yet."""
+    if kind == "unflushed":
+        world = running(view_since_s=NOW_S - HOUR_S, install=None, installed_s=None)
+        world = change(world, flushes=tuple(flush(i, rank) for i in (0, 2) for rank in range(2)))
+    else:
+        state = ReplicaState.FORMING if kind == "setup_timeout" else ReplicaState.CATCHING_UP
+        world = with_replica(
+            running(), 1, state=state, contributing=False, joined_ranks=1, in_view=False, state_since_s=NOW_S - HOUR_S
+        )
+    return change(world, nodes=tuple(change(n, **home) if n.id == "n1" else n for n in world.nodes))
+
+
+@pytest.mark.parametrize("kind", ["unflushed", "setup_timeout", "catch_up_timeout"])
+def test_how_long_a_wait_lasted_says_nothing_before_its_node_is_heard(kind: str):
+    for away in ({"connected": False, "silent_s": 4.0}, {"silent_s": None}):
+        assert find_failures(overdue(kind, **away), CONFIG) == ()
+        due_s = next_pass_s(overdue(kind, **away), CONFIG, changed=False)
+        assert due_s is not None and due_s <= NOW_S + CONFIG.capacity_retry_s
+    assert [f.kind for f in find_failures(overdue(kind), CONFIG)] == [kind]
+    lost = overdue(kind, connected=False, silent_s=HOUR_S)
+    assert [f.replica.index for f in find_failures(lost, CONFIG)] == [1], "its lease is over"
 
 
 # --- the server's clock ---------------------------------------------------------------------

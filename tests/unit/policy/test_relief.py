@@ -52,7 +52,7 @@ LONG = spec(min_replicas=3, training=Training(steps=10_000, global_batch=6))
 
 def slow(*, late_s: float = 0.1, spares: int = 1, min_replicas: int = 3, **fields: object) -> JobSnapshot:
     """Rank 0 of replica 1 holds each step up."""
-    told = {"score": "relative", "cause": "compute", "late_s": late_s}
+    told = {"score": "relative", "cause": "compute", "late_s": late_s, "epoch": 2}
     found = signal(
         "straggler", replica=1, incarnation=1, rank=0, node_id="n1", device_index=0, value=0.4, threshold=0.7,
         evidence=told,
@@ -73,6 +73,7 @@ def relieved(*, state: ReplicaState = ReplicaState.FORMING, ordered: bool = Fals
         "nodes": homes,
         "attempt": TOLD,
         "job": job(spec=LONG),
+        "signals": () if ordered else slow().signals,
     }
     return running(**(base | fields))
 

@@ -116,7 +116,7 @@ TOLD: tuple[tuple[Finding, str, str, float, float, str], ...] = (
     (
         finding(SlowRank, **RANK, attempt=4, node="n1", score="individual", individual=0.5, limit_ratio=0.75),
         "straggler:j:4:1:2:3",
-        "score relative individual cause late_s compute_s data_s step_s stage spread", 0.5, 0.75,
+        "score relative individual cause late_s compute_s data_s step_s stage spread epoch", 0.5, 0.75,
         "Rank 3 of replica 1 on n1 works at 50 % of the speed of its own best.",
     ),
 )  # fmt: skip

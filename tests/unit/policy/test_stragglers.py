@@ -1,5 +1,6 @@
 """A straggler is told with its cause and moved only where that pays."""
 
+from collections.abc import Iterable
 from random import Random
 from statistics import median
 
@@ -9,8 +10,8 @@ from controlplane.policy.bars import of_slow
 from controlplane.policy.deadlines import next_pass_s
 from controlplane.policy.plan import AnnounceView, StartReplica
 from controlplane.policy.rules.straggler import WITHOUT_MARGIN
-from controlplane.policy.snapshot import BudgetFact, JobSnapshot
-from controlplane.policy.stragglers import RankWork, advice, confirmed, ordered, scores, stage_loads
+from controlplane.policy.snapshot import BudgetFact, JobSnapshot, LearnedTimes
+from controlplane.policy.stragglers import RankWork, Run, Score, advice, confirmed, ordered, scores, stage_loads
 from controlplane.protocol.spec import Stragglers, Training
 from controlplane.protocol.states import JobState, Mode, ReplicaState
 from tests.unit.policy.builders import (
@@ -84,23 +85,42 @@ def test_a_score_that_is_switched_off_finds_nothing():
 
 def test_one_slow_window_is_no_straggler_two_in_a_row_are():
     slow, quick = scores([work(0, compute_s=3.0), work(1), work(2)], WISH)[:2]
-    count, is_straggler = confirmed(slow, 0)
-    assert (count, is_straggler) == (1, False)
-    assert confirmed(slow, count) == (2, True)
-    assert confirmed(quick, 2) == (0, False)
-    assert confirmed(slow, confirmed(quick, 1)[0]) == (1, False)
+    assert said(slow, slow) == [False, True]
+    assert said(slow, quick, slow) == [False, False, False]
+    assert said(slow, slow, quick, slow, slow) == [False, True, False, False, True]
+
+
+def test_windows_of_two_views_are_not_two_in_a_row_and_a_new_view_asks_for_two_of_its_own():
+    slow = scores([work(0, compute_s=3.0), work(1), work(2)], WISH)[0]
+    assert said(slow, slow, epochs=[2, 3]) == [False, False]
+    assert said(*[slow] * 7, epochs=[2, 2, 2, 2, 3, 3, 3]) == [False, True, True, True, False, True, True]
+
+
+def test_views_that_change_with_each_window_hide_no_slow_rank_and_accuse_none_that_is_not():
+    slow, quick = scores([work(0, compute_s=3.0), work(1), work(2)], WISH)[:2]
+    assert said(*[slow] * 6, epochs=[2, 3, 4, 5, 6, 7]) == [False, False, False, True, True, True]
+    assert said(slow, slow, slow, quick, slow, slow, slow, epochs=range(2, 9)) == [False] * 7
+
+
+def said(*found: Score, epochs: Iterable[int] = ()) -> list[bool]:
+    """Of each window of one rank whether it makes it a straggler; all in one view, or each in its own."""
+    run, told = Run(), []
+    for score, epoch in zip(found, epochs or [2] * len(found), strict=True):
+        run, is_straggler = confirmed(score, run, epoch)
+        told.append(is_straggler)
+    return told
 
 
 @pytest.mark.parametrize("replicas", [16, 512])
 def test_micro_batches_of_different_length_accuse_nobody(replicas: int):
     """No rank is slow; each step's micro-batches are long or short by chance."""
     random = Random(7)
-    accused, before = set(), dict.fromkeys(range(replicas), 0)
+    accused, before = set(), dict.fromkeys(range(replicas), Run())
     for _window in range(20):
         means = [median(random.lognormvariate(0.0, 0.35) for _step in range(6)) for _ in range(replicas)]
         for score in scores([work(r, compute_s=means[r], samples=6, spread=0.9) for r in range(replicas)], WISH):
             rank = score.work.replica
-            before[rank], is_straggler = confirmed(score, before[rank])
+            before[rank], is_straggler = confirmed(score, before[rank], 2)
             if is_straggler and score.cause == "compute":
                 accused.add(rank)
     assert accused == set()
@@ -116,13 +136,39 @@ def test_a_rank_that_is_slower_than_its_micro_batches_differ_is_found_all_the_sa
 
 def slow(*, spares: int = 1, mode: Mode = Mode.ENFORCE, steps: int = 10_000, **evidence: object) -> JobSnapshot:
     """Rank 0 of replica 1 holds each step up by half a second."""
-    told = {"score": "relative", "cause": "compute", "late_s": 0.5, "relative": 0.4} | evidence
+    told = {"score": "relative", "cause": "compute", "late_s": 0.5, "relative": 0.4, "epoch": 2} | evidence
     found = signal(
         "straggler", replica=1, incarnation=1, rank=0, node_id="n1", device_index=0, value=0.4, threshold=0.7,
         evidence=told,
     )  # fmt: skip
     wanted = spec(training=Training(steps=steps, global_batch=6))
     return running(spares=spares, signals=(found,), job=job(spec=wanted))
+
+
+def test_what_was_measured_before_the_present_view_moves_nothing_and_ends_nothing():
+    decision = only(slow(epoch=1), "straggler")
+    assert (decision.choice, decision.actions) == ("tell", ())
+    assert "it was measured before the present view, and is measured again in this one" in decision.sentence
+    assert only(slow(epoch=1, spares=0), "straggler").actions == ()
+    assert only(slow(epoch=2), "straggler").choice == "move"
+
+
+@pytest.mark.parametrize("choice", ["move", "go_on_without"])
+def test_a_hold_that_outlasts_the_windows_ends_with_another_look(choice: str):
+    """The server was away, or blind, for longer than an interval: the rank may be as fast as the others by now."""
+    found = lasting(found_s=NOW_S - 4000.0) if choice == "go_on_without" else slow()
+    kept = change(found.signals[0], seen_s=NOW_S - 4000.0)
+    decision = only(change(found, signals=(kept,)), "straggler")
+    assert (decision.choice, decision.actions) == ("tell", ())
+    assert "it was not measured lately, and is measured again first" in str(decision.alternatives)
+    again = change(kept, renewed_s=NOW_S - 150.0)
+    assert only(change(found, signals=(again,)), "straggler").choice == choice
+
+
+def test_steps_longer_than_the_interval_leave_a_finding_standing_for_ten_of_them():
+    kept = change(slow().signals[0], seen_s=NOW_S - 900.0)
+    long = change(slow(), signals=(kept,), learned=LearnedTimes(step_s=100.0, step_max_s=100.0))
+    assert "not measured lately" not in only(long, "straggler").sentence
 
 
 def test_a_replica_on_a_slow_device_is_moved_off_it_when_that_is_cheaper():

@@ -108,7 +108,7 @@ def test_those_that_are_left_out_together_are_spoken_of_as_several() -> None:
 
 def slow(**fields: object) -> JobSnapshot:
     """Rank 0 of replica 1 holds each step up by half a second, and a device is free."""
-    told = {"score": "relative", "cause": "compute", "late_s": 0.5, "relative": 0.4}
+    told = {"score": "relative", "cause": "compute", "late_s": 0.5, "relative": 0.4, "epoch": 2}
     found = signal(
         "straggler", replica=1, incarnation=1, rank=0, node_id="n1", device_index=0, value=0.4, threshold=0.7,
         evidence=told,
@@ -119,7 +119,7 @@ def slow(**fields: object) -> JobSnapshot:
 
 @pytest.mark.parametrize("spares", [0, 1])
 def test_nothing_is_ended_for_slowness_while_the_control_plane_does_not_see(spares: int) -> None:
-    lasted = tuple(change(found, seen_s=NOW_S - 4000.0) for found in slow().signals)
+    lasted = tuple(change(found, seen_s=NOW_S - 4000.0, renewed_s=NOW_S - 9.0) for found in slow().signals)
     assert only(slow(spares=spares, signals=lasted), "straggler").actions
     decision = only(slow(spares=spares, signals=lasted, blind=True), "straggler")
     assert (decision.choice, decision.actions) == ("tell", ())

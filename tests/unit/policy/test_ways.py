@@ -214,7 +214,7 @@ def test_with_a_fixed_number_that_computes_nobody_trains_with_fewer():
 
 
 def test_a_slow_replica_is_moved_onto_an_idle_spare_though_all_must_train():
-    told = {"score": "relative", "cause": "compute", "late_s": 0.5, "relative": 0.4}
+    told = {"score": "relative", "cause": "compute", "late_s": 0.5, "relative": 0.4, "epoch": 2}
     slow = signal(
         "straggler", replica=1, incarnation=1, rank=0, node_id="n1", device_index=0, value=0.4, threshold=0.7,
         evidence=told,
