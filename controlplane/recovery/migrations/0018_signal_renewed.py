@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('recovery', '0016_incident_marks'),
+        ('recovery', '0017_stall_of_others'),
     ]
 
     operations = [
