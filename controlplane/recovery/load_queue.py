@@ -27,9 +27,10 @@ from controlplane.policy.queue.place import QueuePlace
 from controlplane.policy.queue.rows import Demand, Holder, Lender, Pending, QueueConfig, QueueFleet
 from controlplane.policy.queue.schedule import schedule
 from controlplane.policy.queue.words import place_of as place_in
+from controlplane.policy.rules.lifecycle import parked_words
 from controlplane.policy.snapshot import DeviceFact
 from controlplane.protocol.spec import JobSpec, TrainSpec
-from controlplane.protocol.states import UNFIT, JobState
+from controlplane.protocol.states import QUEUED_JOB, UNFIT, AttemptState, JobState
 from controlplane.recovery import signals
 from controlplane.recovery.load_devices import NODES_A_QUERY, devices_of
 from controlplane.recovery.models import Signal
@@ -58,7 +59,7 @@ class _Kept(NamedTuple):
 
 def place_of(job: Job) -> QueuePlace | None:
     """Where the job stands; None: it is not in the queue, or alone there."""
-    if job.state != JobState.PENDING or job.cancel_requested or not _others_wait(job):
+    if job.state not in QUEUED_JOB or job.cancel_requested or not _others_wait(job):
         return None
     queue, fleet = waiting(), load_fleet()
     return place_in(schedule(queue, fleet, CONFIG, now_s()), job.id)
@@ -84,7 +85,7 @@ def _others_wait(job: Job) -> bool:
 
 
 def _pending() -> Any:
-    return Job.objects.filter(state=JobState.PENDING, cancel_requested=False)
+    return Job.objects.filter(state__in=QUEUED_JOB, cancel_requested=False)
 
 
 def waiting() -> list[Pending]:
@@ -114,7 +115,7 @@ def load_fleet() -> QueueFleet:
     rows = SpareReservation.objects.all()
     reserved = set(rows.order_by().values_list("device__node_id", flat=True).distinct())
     # What a job keeps that waits to be placed again is nobody else's until it has ended.
-    spares = _count(rows.exclude(job__state=JobState.PENDING), "device__node_id", "job_id")
+    spares = _count(rows.exclude(job__state__in=QUEUED_JOB), "device__node_id", "job_id")
     holders = _holders([*held, *(_Here(*row) for row in spares)])
     return QueueFleet(nodes=tuple(_lenders(held, reserved)), holders=tuple(holders))
 
@@ -222,7 +223,7 @@ def _holders(rows: Iterable[_Here]) -> Iterable[Holder]:
                 priority=priority,
                 devices=tuple(sorted(devices[job_id].items())),
                 ends_s=_ends_s(specs[job_id].steps - step, paces.get(job_id)) if job_id in specs else None,
-                leaves=state == JobState.PENDING or state in TERMINAL_JOB,
+                leaves=state in QUEUED_JOB or state in TERMINAL_JOB,
             )
 
 
@@ -252,15 +253,25 @@ def _specs(job_ids: Collection[str]) -> Mapping[str, _Kept]:
 def _end_codes() -> Mapping[str, list[tuple[str, float]]]:
     """Of each pending job that has been placed before: (end code, when it was placed), the newest first."""
     found: dict[str, list[tuple[str, float]]] = defaultdict(list)
-    rows = Attempt.objects.filter(job__state=JobState.PENDING).order_by("-number")
+    rows = Attempt.objects.filter(job__state__in=QUEUED_JOB).order_by("-number")
     for job_id, code, at in rows.values_list("job_id", "end_code", "started_at"):
         found[job_id].append((code, at.timestamp()))
     return found
 
 
+def _kept_back() -> Mapping[str, str]:
+    """Preempted jobs that a person parked, and those whose ranks still save and leave."""
+    waiting = _pending().filter(state=JobState.PREEMPTED)
+    found = {
+        job_id: parked_words(name, by) for job_id, name, by in waiting.values_list("id", "name", "parked_by") if by
+    }
+    leaving = waiting.filter(attempts__state=AttemptState.STOPPING).values_list("id", flat=True)
+    return dict.fromkeys(leaving, "its ranks still save and leave their devices") | found
+
+
 def _held_up(ends: Mapping[str, list[tuple[str, float]]], with_env: Collection[str]) -> Mapping[str, str]:
     """What jobs wait for that is no device, as `lifecycle` decides it."""
-    found: dict[str, str] = {}
+    found: dict[str, str] = {**_kept_back()}
     for job_id, attempts in ends.items():
         newest, placed_s = attempts[0]
         times = refused(code for code, _ in attempts[:MAX_REFUSED_READ])

@@ -5,7 +5,7 @@ from typing import Any
 
 from controlplane.jobs.models import Job
 from controlplane.policy.queue.explain import Explanation, Named, explain
-from controlplane.protocol.states import JobState
+from controlplane.protocol.states import QUEUED_JOB
 from controlplane.recovery import load_queue
 from controlplane.runtime.clock import from_s, iso, now_s
 
@@ -16,7 +16,7 @@ def job_queue(job: Job) -> Json:
     """Its place, or that it has none."""
     queue = load_queue.waiting()
     found = None
-    if job.state == JobState.PENDING and any(each.id == job.id for each in queue):
+    if job.state in QUEUED_JOB and any(each.id == job.id for each in queue):
         found = explain(queue, load_queue.load_fleet(), load_queue.CONFIG, now_s(), job.id)
     return _outside(job, len(queue)) if found is None else _inside(found)
 
@@ -44,7 +44,7 @@ def _inside(found: Explanation) -> Json:
 
 
 def _outside(job: Job, waiting: int) -> Json:
-    state = "being cancelled" if job.cancel_requested and job.state == JobState.PENDING else job.state
+    state = "being cancelled" if job.cancel_requested and job.state in QUEUED_JOB else job.state
     return {
         "job_id": job.id,
         "priority": job.priority,

@@ -661,6 +661,48 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/jobs/{job_id}:preempt": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Preempt a job
+         * @description It saves, yields its devices and waits until it is resumed; `request` ends when its attempt does. Until then it
+         *     can be withdrawn.
+         */
+        post: operations["controlplane_api_routers_jobs_preempt"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/jobs/{job_id}:resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Resume a preempted job
+         * @description One that a person preempted is in the queue again, and continues from its newest checkpoint when there is room.
+         *     One that the queue preempted is there already.
+         */
+        post: operations["controlplane_api_routers_jobs_resume"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/join-tokens": {
         parameters: {
             query?: never;
@@ -2111,7 +2153,7 @@ export interface components {
             replicas_total: number;
             restarts: number;
             /** @enum {string} */
-            state: "pending" | "starting" | "running" | "recovering" | "succeeded" | "failed" | "cancelled";
+            state: "pending" | "starting" | "running" | "recovering" | "preempted" | "resuming" | "succeeded" | "failed" | "cancelled";
             state_reason: string;
             state_since: string;
             step_time_s: number | null;
@@ -2170,7 +2212,7 @@ export interface components {
             spares: components["schemas"]["Spare"][];
             spec: Record<string, unknown>;
             /** @enum {string} */
-            state: "pending" | "starting" | "running" | "recovering" | "succeeded" | "failed" | "cancelled";
+            state: "pending" | "starting" | "running" | "recovering" | "preempted" | "resuming" | "succeeded" | "failed" | "cancelled";
             state_reason: string;
             state_since: string;
             step_time_s: number | null;
@@ -3041,7 +3083,9 @@ export interface components {
          * Request
          * @description What a person asked for: of a job, its `replica` and `rank` where it names them, or of a node. `answer`: what
          *         came of it so far, as the decision `decision_id` says it; `drain`: the request whose part it is; nothing of it
-         *         begins after `valid_until`. `withdrawn_by`: who has taken it back, which is answered too.
+         *         begins after `valid_until`. `withdrawn_by`: who has taken it back, which is answered too. `urgent_id` and
+         *         `urgent_name`: the job that a preemption by the queue makes room for; `lost_gpu_s`: GPU-seconds that it is expected
+         *         to cost.
          */
         Request: {
             answer: string;
@@ -3058,7 +3102,8 @@ export interface components {
             job_id: string | null;
             job_name: string | null;
             /** @enum {string} */
-            kind: "evict" | "checkpoint" | "drain" | "fault";
+            kind: "evict" | "checkpoint" | "drain" | "fault" | "preempt" | "resume";
+            lost_gpu_s: number | null;
             node_id: string | null;
             node_name: string | null;
             rank: number | null;
@@ -3066,6 +3111,8 @@ export interface components {
             replica: number | null;
             /** @enum {string} */
             state: "open" | "taken" | "done" | "refused" | "lapsed" | "withdrawn";
+            urgent_id: string | null;
+            urgent_name: string | null;
             valid_until: string;
             who: string;
             withdrawn_by: string;
@@ -3090,7 +3137,8 @@ export interface components {
             job_id: string | null;
             job_name: string | null;
             /** @enum {string} */
-            kind: "evict" | "checkpoint" | "drain" | "fault";
+            kind: "evict" | "checkpoint" | "drain" | "fault" | "preempt" | "resume";
+            lost_gpu_s: number | null;
             node_id: string | null;
             node_name: string | null;
             parts: components["schemas"]["Request"][];
@@ -3099,6 +3147,8 @@ export interface components {
             replica: number | null;
             /** @enum {string} */
             state: "open" | "taken" | "done" | "refused" | "lapsed" | "withdrawn";
+            urgent_id: string | null;
+            urgent_name: string | null;
             valid_until: string;
             who: string;
             withdrawn_by: string;
@@ -5364,6 +5414,84 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": components["schemas"]["FaultRank"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_jobs_preempt: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WithReason"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_jobs_resume: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WithReason"];
             };
         };
         responses: {
