@@ -38,8 +38,10 @@ def call_waiting() -> int:
         return 0
     called = asleep.intersection(front_of_queue(1))
     if _plan_is_due():
-        plan = schedule(load_queue.waiting(), load_queue.load_fleet(), load_queue.CONFIG, now_s())
+        queue = load_queue.waiting()
+        plan = schedule(queue, load_queue.load_fleet(queue), load_queue.CONFIG, now_s())
         called |= {e.job.id for e in plan.entries if e.may_start and e.turn in HAS_ROOM} & asleep
+        called |= {plan.head} & asleep if plan.victims else set()
     for job_id in sorted(called):
         with events.unit_of_work():
             wake_job(job_id)

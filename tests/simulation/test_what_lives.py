@@ -9,7 +9,7 @@ from functools import cache
 import msgspec
 import pytest
 
-from controlplane.policy.queue.place import QueuePlace
+from controlplane.policy.queue.place import QueuePlace, Victim
 from controlplane.protocol.frames import NodeCheck
 from controlplane.protocol.spec import FaultSchedule
 from controlplane.protocol.states import RequestKind
@@ -23,6 +23,7 @@ ONE_JOB = "a world has one job, of one name"
 NOT_YET = {
     **dict.fromkeys(("JobFact.id", "JobFact.name", "View.job_id", "Flush.job_id", "Install.job_id"), ONE_JOB),
     **dict.fromkeys(("JobSnapshot.queue", *(f"QueuePlace.{field}" for field in QueuePlace.__struct_fields__)), ONE_JOB),
+    **dict.fromkeys((f"Victim.{field}" for field in Victim.__struct_fields__), ONE_JOB),
     "RequestFact.urgent": ONE_JOB,
     "JobFact.end_held_until_s": "no step is computed again",
     "CheckpointFact.holders": "no checkpoint lies on the nodes' own disks",

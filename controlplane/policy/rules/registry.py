@@ -23,6 +23,7 @@ from controlplane.policy.rules import (
     leave_out,
     lifecycle,
     look,
+    make_room,
     membership_install,
     numerics,
     ordered_eviction,
@@ -66,6 +67,11 @@ class Rule:
 
 RULES: tuple[Rule, ...] = (
     Rule(name=lifecycle.RULE, decide=lifecycle.rule, what="from pending to the first view, and the orderly ends"),
+    Rule(
+        name=make_room.RULE,
+        decide=make_room.rule,
+        what="the head of the queue lacks room: ask the jobs of lower priority that lose the least to yield",
+    ),
     Rule(
         name=evict_request.RULE,
         decide=evict_request.rule,

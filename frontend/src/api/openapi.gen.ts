@@ -2280,8 +2280,9 @@ export interface components {
          *         starts if it can be placed; `behind`: else the job that it waits for. `needs` in words; `devices_free` of its
          *         type (null: it is not in the queue), `nodes_free` with as many free as it takes of each (null: it takes them
          *         anywhere). `ahead`: the first of `ahead_count`. `makes_room`: running jobs whose ends, one after the other, are
-         *         expected to make room for it alone. `expected_at`: when it is expected to start; null: not known. `outranks`:
-         *         running jobs of lower priority that hold what it needs; none of them is stopped for it.
+         *         expected to make room for it alone. `preempts`: running jobs of lower priority that yield
+         *         to it. `expected_at`: when it is expected to start; null: not known. `outranks`:
+         *         running jobs of lower priority whose devices would be enough, whether or not they may be preempted.
          */
         JobQueue: {
             ahead: components["schemas"]["QueuedJob"][];
@@ -2296,6 +2297,7 @@ export interface components {
             nodes_free: number | null;
             outranks: components["schemas"]["QueuedJob"][];
             place: number | null;
+            preempts: components["schemas"]["QueuedPreemption"][];
             priority: number;
             sentence: string;
             turn: string;
@@ -2862,6 +2864,19 @@ export interface components {
             priority: number;
         };
         /**
+         * QueuedPreemption
+         * @description A running job that yields its devices to another. `asked`: it was, and saves; else it is with the other's next
+         *         pass. `lost_gpu_s`: what that is expected to cost, in GPU-seconds.
+         */
+        QueuedPreemption: {
+            asked: boolean;
+            devices: number | null;
+            id: string;
+            lost_gpu_s: number | null;
+            name: string;
+            priority: number;
+        };
+        /**
          * Rank
          * @description One process of one incarnation of a replica.
          */
@@ -3322,9 +3337,9 @@ export interface components {
         };
         /**
          * Scheduling
-         * @description `priority`: of the jobs that wait for devices the one with the higher priority starts first.
-         *         `preempt_grace_s` between SIGTERM and SIGKILL. `preemptible`: refused but for its default, as no job
-         *         that runs gives way to another yet.
+         * @description `priority`: of the jobs that wait for devices the one with the higher priority starts first, and jobs that run
+         *         with a lower one may have to yield their devices to it, unless they are not `preemptible`. `preempt_grace_s`: to
+         *         save in before a preemption, and between SIGTERM and SIGKILL.
          */
         Scheduling: {
             /** @default 60 */
@@ -4107,6 +4122,7 @@ export type Phase = components['schemas']['Phase'];
 export type Place = components['schemas']['Place'];
 export type Problem = components['schemas']['Problem'];
 export type QueuedJob = components['schemas']['QueuedJob'];
+export type QueuedPreemption = components['schemas']['QueuedPreemption'];
 export type Rank = components['schemas']['Rank'];
 export type RankDeterminism = components['schemas']['RankDeterminism'];
 export type RankDiagnostic = components['schemas']['RankDiagnostic'];
