@@ -52,8 +52,7 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
     retry_s = now_s + config.capacity_retry_s
     # A slow rank stays slow for hours, and so may a node be unfit: what tells of the end rings.
     pressing = any(signal.kind not in LASTING for signal in snapshot.signals)
-    queued = snapshot.job.state in QUEUED_JOB and not snapshot.job.parked_by
-    if not _waits_its_turn(snapshot) and (queued or pressing or snapshot.blind):
+    if not _waits_its_turn(snapshot) and (_seeks(snapshot) or pressing or snapshot.blind):
         yield now_s + config.outer_error_grace_s if pressing else retry_s
     if snapshot.job.state in QUEUED_JOB:
         yield attempt_due_s(snapshot, config)
@@ -108,6 +107,11 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
         if (over_s := acts_at_s(snapshot, config, node)) is not None:
             yield over_s
     yield from _replica_moments(snapshot, config, retry_s)
+
+
+def _seeks(snapshot: JobSnapshot) -> bool:
+    """It waits for devices, and for no person."""
+    return snapshot.job.state in QUEUED_JOB and not snapshot.job.parked_by
 
 
 def _waits_its_turn(snapshot: JobSnapshot) -> bool:
