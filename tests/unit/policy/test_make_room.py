@@ -5,7 +5,8 @@ import pytest
 from controlplane.policy.plan import AskPreemption, PlaceAttempt
 from controlplane.policy.queue.explain import explain
 from controlplane.policy.queue.place import QueuePlace, Turn, Victim
-from controlplane.policy.queue.preempt import lost_gpu_s
+from controlplane.policy.queue.preempt import lost_gpu_s, victims
+from controlplane.policy.queue.room import Room, Types
 from controlplane.policy.queue.rows import Holder, Lender, QueueConfig, QueueFleet, Stake, config_of
 from controlplane.policy.queue.schedule import schedule
 from controlplane.policy.rules import make_room
@@ -85,6 +86,14 @@ def test_nobody_yields_for_what_is_expected_soon_or_on_its_way() -> None:
     assert named(fleet(0, runs("a"), runs("soon", ends_s=NOW_S + 30.0))) == []
     assert named(fleet(0, runs("a"), holder("gone", 1, leaves=True))) == []
     assert named(fleet(0, runs("a"), runs("later", ends_s=NOW_S + 900.0))) != []
+
+
+def test_what_fits_when_those_that_leave_have_left_takes_nobody_more() -> None:
+    urgent = waits("urgent", demand(1), priority=900)
+    for leaves in (True, False):
+        lends = fleet(0, runs("a"), holder("gone", 1, leaves=leaves))
+        room = Room(lends.nodes, Types(["H100"]), [urgent.demand])
+        assert [each.id for each in victims(urgent, room, lends, QUEUE, NOW_S)] == ([] if leaves else ["a"])
 
 
 def test_only_the_head_has_others_yield_and_only_when_nobody_ahead_is_about_to_start() -> None:
