@@ -1,7 +1,8 @@
 """How long the plan of the queue takes: 1,000 pending and 500 running jobs on 12,500 nodes of eight devices.
 
 Fleets and queues are drawn from a seed. `full`: a twentieth of the nodes is free, and of two thirds of the running jobs
-an end is expected; `no end known`: of none; `idle`: nothing runs, and what fits is to start. Each is planned without
+an end is expected; `nothing free`: no node is, so that the head weighs whom to preempt; `no end known`: of none of the
+running jobs; `idle`: nothing runs, and what fits is to start. Each is planned without
 and with gpu types and spares. Then `benchmarks.schedule_rows`: reading queue and fleet from rows, on SQLite.
 
     python -m benchmarks schedule [--repeats 100] [--no-rows]
@@ -16,7 +17,7 @@ import time
 
 from benchmarks.report import Report
 from controlplane.policy.queue.explain import explain
-from controlplane.policy.queue.rows import Demand, Holder, Lender, Pending, QueueConfig, QueueFleet
+from controlplane.policy.queue.rows import Demand, Holder, Lender, Pending, QueueConfig, QueueFleet, Stake
 from controlplane.policy.queue.schedule import schedule
 
 NODES, GPUS_PER_NODE, RUNNING, PENDING = 12_500, 8, 500, 1_000
@@ -24,6 +25,7 @@ NOW_S = 1_000_000.0
 GOAL_MS = 200.0
 MODELS = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA H200")
 TYPES = (None, "A100", "H100", "H200")
+WORLDS = (("full", 0.05, 2 / 3), ("nothing free", 0.0, 0.0), ("no end known", 0.05, 0.0), ("idle", 1.0, 0.0))
 SHAPES = (1, 1, 1, 2, 2, 4, 8, 16, 64, 128, 512)
 
 
@@ -35,7 +37,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     report = Report(goal_id="schedule", title=f"{PENDING} pending and {RUNNING} running jobs on {NODES} nodes")
     met = True
-    for name, free, known in (("full", 0.05, 2 / 3), ("no end known", 0.05, 0.0), ("idle", 1.0, 0.0)):
+    for name, free, known in WORLDS:
         for typed in (False, True):
             times = [_planned_ms(seed, free, known, typed=typed) for seed in range(max(1, options.repeats))]
             report.add(f"{name}{', types and spares' if typed else ''}", "ms", times, goal=f"< {GOAL_MS:g}")
@@ -81,12 +83,25 @@ def world(seed: int, free: float, known: float, *, typed: bool) -> tuple[list[Pe
             priority=draw.choice((300, 500, 700)),
             devices=tuple(devices),
             ends_s=NOW_S + draw.uniform(0, 86_400) if draw.random() < known else None,
+            stake=_stake(draw),
         )
         for number, devices in enumerate(held)
         if devices
     )
     queue = [_pending(draw, number, typed=typed) for number in range(PENDING)]
     return queue, QueueFleet(nodes=tuple(nodes), holders=holders)
+
+
+def _stake(draw: random.Random) -> Stake:
+    """Every running job may be preempted: the head weighs as many sets of them as it may."""
+    return Stake(
+        attempt=1,
+        begun_s=NOW_S - 86_400.0,
+        at_risk_s=draw.uniform(0.0, 1800.0),
+        save_s=draw.uniform(1.0, 60.0),
+        step_s=draw.uniform(1.0, 20.0),
+        again_s=draw.uniform(30.0, 300.0),
+    )
 
 
 def _pending(draw: random.Random, number: int, *, typed: bool) -> Pending:

@@ -11,6 +11,8 @@ EXPECTED: Mapping[str, str] = MappingProxyType(
         JobState.STARTING: "It trains once every rank has joined and the first view is installed.",
         JobState.RUNNING: "It continues until its last step.",
         JobState.RECOVERING: "Training resumes at the interrupted step. No action needed.",
+        JobState.PREEMPTED: "It continues from its newest checkpoint when it is its turn and there is room.",
+        JobState.RESUMING: "It trains on once every rank has loaded its checkpoint and joined.",
         JobState.SUCCEEDED: "Nothing more is expected.",
         JobState.FAILED: "Nothing more happens by itself: read the last decision, then submit again.",
         JobState.CANCELLED: "Nothing more is expected.",

@@ -12,6 +12,7 @@ from controlplane.changes.kinds import (
     Bar,
     Change,
     CreateEviction,
+    CreatePreemption,
     Demote,
     DeviceKey,
     Enqueue,
@@ -24,13 +25,14 @@ from controlplane.changes.kinds import (
     Settle,
     Suspect,
     Transition,
+    Withdraw,
 )
 from controlplane.changes.turn import ASK_TTL_S, Turn, answer, key_of, to_all, warm
 from controlplane.policy import plan
 from controlplane.policy.facts import TERMINAL_JOB
 from controlplane.policy.findings import KINDS as HARDWARE
 from controlplane.protocol.commands import RequestSave, ResetDevice
-from controlplane.protocol.states import RequestKind, RequestState
+from controlplane.protocol.states import QUEUED_JOB, JobState, RequestKind, RequestState
 
 RESET_TTL_S = 60.0
 FOR_DEVICES = "The node returns with its devices."
@@ -63,6 +65,14 @@ def _ask_eviction(turn: Turn, act: plan.AskEviction) -> Iterator[Change]:
     yield CreateEviction(key_of(turn.rows.replica(act.replica, act.incarnation)), act.request)
 
 
+def _ask_preemption(turn: Turn, act: plan.AskPreemption) -> Iterator[Change]:
+    yield CreatePreemption(act.victim, act.attempt, act.lost_gpu_s, act.why)
+
+
+def _park_job(turn: Turn, act: plan.ParkJob) -> Iterator[Change]:
+    yield Observe(JobKey(), {"parked_by": act.by}, publish="job")
+
+
 def _answer_request(turn: Turn, act: plan.AnswerRequest) -> Iterator[Change]:
     yield from answer(turn.rows, turn.rows.request(act.request), act.to, turn.decision.sentence)
 
@@ -74,13 +84,18 @@ def _set_job_state(turn: Turn, act: plan.SetJobState) -> Iterator[Change]:
     if rows.job().state == act.to:
         return
     yield Transition(JobKey(), act.to, turn.decision.sentence)
+    if act.to not in QUEUED_JOB:
+        # Whoever was to make room for it may stay.
+        yield from (Withdraw(request, f"{rows.job().name}, which is {act.to},") for request in rows.makes_room())
+    if act.to is JobState.PREEMPTED:
+        yield Release()
     if act.to not in TERMINAL_JOB:
         return
     yield Release()
     mine = tuple(signal for signal, kind in rows.findings() if kind not in HARDWARE)
     yield Settle(mine, f"the job is {act.to}")
     for request in rows.requests():
-        left = request.kind == RequestKind.EVICT and request.state == RequestState.TAKEN
+        left = request.kind in (RequestKind.EVICT, RequestKind.PREEMPT) and request.state == RequestState.TAKEN
         to = RequestState.DONE if left else RequestState.REFUSED
         yield from answer(rows, request, to, f"The job is {act.to}.")
 
@@ -135,6 +150,8 @@ HANDLERS: dict[type, Callable[[Turn, Any], Iterator[Change]]] = {
     plan.InjectFault: replicas.inject_fault,
     plan.OrderOut: replicas.order_out,
     plan.AskEviction: _ask_eviction,
+    plan.AskPreemption: _ask_preemption,
+    plan.ParkJob: _park_job,
     plan.AnswerRequest: _answer_request,
     plan.EndAttempt: replicas.end_attempt,
     plan.SetJobState: _set_job_state,

@@ -136,8 +136,7 @@ class CreateAttempt:
 
 @dataclass(frozen=True, slots=True)
 class CreateReplica:
-    """The next incarnation of a slot takes its devices: an older one of the slot, or of the job, leaves them to
-    it. Refused (Conflict) where one is gone or is anybody else's."""
+    """The next incarnation of a slot takes its devices, from older ones of the job too; Conflict if one is gone."""
 
     key: ReplicaKey
     placements: tuple[Placement, ...]
@@ -156,6 +155,16 @@ class CreateEviction:
 
     key: ReplicaKey
     drain: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePreemption:
+    """This attempt of the job `victim` is asked to save and yield its devices to the job, see `plan.AskPreemption`."""
+
+    victim: str
+    attempt: int
+    lost_gpu_s: float
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +373,7 @@ Change = (
     | CreateReplica
     | CreateView
     | CreateEviction
+    | CreatePreemption
     | Withdraw
     | Enqueue
     | Publish

@@ -350,5 +350,8 @@ class Rows(Protocol):
     def request(self, request_id: str) -> Request | None:
         """None: it is no row any more."""
 
+    def makes_room(self) -> Sequence[str]:
+        """Ids of requests that have not ended and ask other jobs to yield their devices to this one."""
+
     def parts(self, request_id: str) -> Sequence[Request]:
         """Of a drain, those that have not ended and that nobody takes back."""

@@ -50,7 +50,8 @@ GREEN, YELLOW, RED, DIM = "32", "33", "31", "2"
 COLOURS = {
     "running": GREEN, "succeeded": GREEN, "ready": GREEN, "active": GREEN, "resolved": GREEN, "training": GREEN,
     "complete": GREEN, "verified": GREEN, "green": GREEN,
-    "starting": YELLOW, "recovering": YELLOW, "pending": YELLOW, "degraded": YELLOW,
+    "starting": YELLOW, "recovering": YELLOW, "pending": YELLOW, "preempted": YELLOW, "resuming": YELLOW,
+    "degraded": YELLOW,
     "incomplete": YELLOW, "cordoned": YELLOW,
     "catching_up": YELLOW, "suspect": YELLOW, "open": YELLOW,
     "failed": RED, "lost": RED, "quarantined": RED, "corrupt": RED, "evicted": RED, "hung": RED, "red": RED,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from controlplane.cli.output import ABSENT
-from controlplane.protocol.rest import JobQueue, QueuedJob
+from controlplane.protocol.rest import JobQueue, QueuedJob, QueuedPreemption
 
 
 def lines(queue: JobQueue) -> Iterator[str]:
@@ -25,8 +25,15 @@ def _parts(queue: JobQueue) -> Iterator[tuple[str, str]]:
         ends = (f"{_one(job)} is expected to end {job.expected_end_at or ABSENT}" for job in queue.makes_room)
         yield "makes room", ", ".join(ends)
     yield "expected", queue.expected_at or "not known"
-    if queue.outranks:
-        yield "outranks", f"{_named(queue.outranks)}; no running job is stopped for it"
+    if queue.preempts:
+        yield "preempts", ", ".join(map(_preemption, queue.preempts))
+    elif queue.outranks:
+        yield "outranks", f"{_named(queue.outranks)}; no preemption is planned now"
+
+
+def _preemption(job: QueuedPreemption) -> str:
+    price = "" if job.lost_gpu_s is None else f", {job.lost_gpu_s:.0f} GPU-seconds are expected to be lost"
+    return f"{job.name} (priority {job.priority}; {'saves now' if job.asked else 'is asked next'}{price})"
 
 
 def _named(jobs: Iterable[QueuedJob]) -> str:

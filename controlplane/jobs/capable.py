@@ -17,7 +17,12 @@ def job_acts(jobs: Sequence[Job]) -> dict[str, Acts]:
     """By job id, in one query for many jobs."""
     held = Rank.objects.filter(replica__attempt__job=OuterRef("pk"), released_at=None)
     placed = set(Job.objects.filter(Exists(held), pk__in=[job.pk for job in jobs]).values_list("pk", flat=True))
-    return {job.pk: capabilities.job(JobFacts(name=job.name, state=job.state, placed=job.pk in placed)) for job in jobs}
+    return {
+        job.pk: capabilities.job(
+            JobFacts(name=job.name, state=job.state, placed=job.pk in placed, parked=bool(job.parked_by))
+        )
+        for job in jobs
+    }
 
 
 def with_acts(views: Sequence[dict[str, Any]], jobs: Sequence[Job]) -> list[dict[str, Any]]:

@@ -15,7 +15,8 @@ class Job(models.Model):
     """What a user wants. `epoch` is the fencing token; `due_at` the next moment the
     job must be looked at (swept by sentinel and beat). `looks_taken`: looks on schedule so
     far, the newest at `looked_at`. `ahead`: what agents were told of it and this database has lost,
-    because it was set back (policy.snapshot.AheadFact as JSON)."""
+    because it was set back (policy.snapshot.AheadFact as JSON). `parked_by`: who preempted it, and why, until somebody
+    resumes it."""
 
     id = models.CharField(primary_key=True, max_length=32)
     name = models.CharField(max_length=63)
@@ -36,6 +37,7 @@ class Job(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     finished_at = models.DateTimeField(null=True)
     ahead = models.JSONField(default=dict)
+    parked_by = models.TextField(blank=True, default="")
 
     class Meta:
         constraints = [

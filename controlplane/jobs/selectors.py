@@ -13,7 +13,7 @@ from controlplane.jobs.numbers import spec_of
 from controlplane.jobs.present import rank_summary, replica_summary, step_point
 from controlplane.policy.queue.place import FRONT
 from controlplane.protocol.spec import micro_batch_count
-from controlplane.protocol.states import JobState
+from controlplane.protocol.states import QUEUED_JOB, JobState
 from controlplane.runtime import bus
 from controlplane.runtime.errors import NotFound
 
@@ -29,8 +29,8 @@ def jobs(*, state: str | None = None, q: str = "") -> QuerySet[Job]:
 
 
 def front_of_queue(number: int = FRONT) -> list[str]:
-    """Ids of so many pending jobs that are first in line, as `policy.queue.schedule.in_turn` sorts them."""
-    rows = Job.objects.filter(state=JobState.PENDING).order_by(*IN_TURN)
+    """Ids of so many jobs of the queue that are first in line, as `policy.queue.schedule.in_turn` sorts them."""
+    rows = Job.objects.filter(state__in=QUEUED_JOB, parked_by="").order_by(*IN_TURN)
     return list(rows.values_list("id", flat=True)[:number])
 
 

@@ -31,6 +31,9 @@ YES = ""
 
 _J, _R, _K, _N, _I, _Q = JobState, ReplicaState, RankState, NodeState, IncidentState, RequestState
 _NO_SAVE = "job {name!r} is {state}: only a running job can save"
+_NO_DEVICES = "job {name!r} is {state}: it has no devices to yield"
+_NO_STEP = "job {name!r} is {state}: it can be preempted when it trains; `holdfast job cancel {name}` ends it"
+_NOT_PARKED = "job {name!r} is {state}: only a preempted job can be resumed"
 _OVER = "job {name!r} has ended: {state}"
 _IDLE = "replica {index} of job {job!r} does not run: the job is {job_state}"
 _GONE = "rank {rank} of replica {index} does not run"
@@ -41,6 +44,8 @@ JOB: ByState = {
         _J.STARTING: YES,
         _J.RUNNING: YES,
         _J.RECOVERING: YES,
+        _J.PREEMPTED: YES,
+        _J.RESUMING: YES,
         _J.SUCCEEDED: _OVER,
         _J.FAILED: _OVER,
         _J.CANCELLED: _OVER,
@@ -50,9 +55,33 @@ JOB: ByState = {
         _J.STARTING: _NO_SAVE,
         _J.RUNNING: YES,
         _J.RECOVERING: YES,
+        _J.PREEMPTED: _NO_SAVE,
+        _J.RESUMING: _NO_SAVE,
         _J.SUCCEEDED: _NO_SAVE,
         _J.FAILED: _NO_SAVE,
         _J.CANCELLED: _NO_SAVE,
+    },
+    "preempt": {
+        _J.PENDING: _NO_DEVICES,
+        _J.STARTING: _NO_STEP,
+        _J.RUNNING: YES,
+        _J.RECOVERING: YES,
+        _J.PREEMPTED: "job {name!r} is preempted already",
+        _J.RESUMING: _NO_STEP,
+        _J.SUCCEEDED: _OVER,
+        _J.FAILED: _OVER,
+        _J.CANCELLED: _OVER,
+    },
+    "resume": {
+        _J.PENDING: _NOT_PARKED,
+        _J.STARTING: _NOT_PARKED,
+        _J.RUNNING: _NOT_PARKED,
+        _J.RECOVERING: _NOT_PARKED,
+        _J.PREEMPTED: YES,
+        _J.RESUMING: _NOT_PARKED,
+        _J.SUCCEEDED: _OVER,
+        _J.FAILED: _OVER,
+        _J.CANCELLED: _OVER,
     },
 }
 EVICT_BY_JOB: Mapping[str, str] = {
@@ -60,6 +89,8 @@ EVICT_BY_JOB: Mapping[str, str] = {
     _J.STARTING: _IDLE,
     _J.RUNNING: YES,
     _J.RECOVERING: YES,
+    _J.PREEMPTED: _IDLE,
+    _J.RESUMING: _IDLE,
     _J.SUCCEEDED: _IDLE,
     _J.FAILED: _IDLE,
     _J.CANCELLED: _IDLE,
@@ -154,11 +185,12 @@ REQUEST: ByState = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
-    """`placed`: a rank of it holds a device."""
+    """`placed`: a rank of it holds a device; `parked`: a person preempted it, and nobody has resumed it."""
 
     name: str
     state: str
     placed: bool
+    parked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,8 +265,12 @@ class RequestFacts:
 
 
 def job(facts: JobFacts) -> Acts:
-    """Cancel it, have it save."""
+    """Cancel it, have it save, yield its devices, continue."""
     acts = _by_state(JOB, facts)
+    if not acts["resume"] and not facts.parked:
+        acts["resume"] = f"job {facts.name!r} is in the queue: it continues by itself as soon as there is room"
+    if not acts["preempt"] and not facts.placed:
+        acts["preempt"] = f"job {facts.name!r} has no rank now that holds a device"
     if not acts["checkpoint"] and not facts.placed:
         acts["checkpoint"] = f"job {facts.name!r} has no rank now that could save"
     return acts

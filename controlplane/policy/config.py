@@ -47,6 +47,11 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     Pace. `follow_up_s` between two looks that both changed something; `capacity_retry_s`
     between looks for devices; `refused_retry_s` between starts of a slot that came to nothing
     more than `max_failed_starts` times, all for the checks of nodes.
+    Preemption, values of our own until fleets have measured others. A job is not preempted within
+    `preempt_min_runtime_s` of its attempt's start, `preempt_again_s` where it came back from a preemption,
+    `preempt_retry_s` after one came to nothing; at most `max_preemptions_of_job` times within an hour, and
+    `max_preemptions` jobs of the fleet are (as many as `max_acts`). None is for a job that is expected to start within
+    `preempt_patience_s` anyway (the default grace of a spec).
     Costs. `default_*` stand in until this job's own times are measured.
     `xid_overrides`: site's action for an XID (a word of `xid.XidBucket`).
     `rule_modes`: per-rule ceiling on automation.
@@ -93,6 +98,12 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     fresh_s: float = 1.5
     hang_timeout_s: float = 60.0
     capacity_retry_s: float = 5.0
+    preempt_min_runtime_s: float = 300.0
+    preempt_again_s: float = 1800.0
+    preempt_patience_s: float = 60.0
+    preempt_retry_s: float = 60.0
+    max_preemptions: int = 20
+    max_preemptions_of_job: int = 2
     follow_up_s: float = 0.1
     stop_grace_s: float = 10.0
     xid_overrides: dict[int, str] = {}

@@ -34,7 +34,7 @@ from controlplane.policy.silence import acts_at_s, nodes_told_silent
 from controlplane.policy.slots import empty_slots, relieved
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.policy.ways import hold_limit_s
-from controlplane.protocol.states import JobState, ReplicaState
+from controlplane.protocol.states import QUEUED_JOB, JobState, ReplicaState
 
 LASTING = with_trait(Trait.LASTS)
 
@@ -52,9 +52,9 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
     retry_s = now_s + config.capacity_retry_s
     # A slow rank stays slow for hours, and so may a node be unfit: what tells of the end rings.
     pressing = any(signal.kind not in LASTING for signal in snapshot.signals)
-    if not _waits_its_turn(snapshot) and (snapshot.job.state is JobState.PENDING or pressing or snapshot.blind):
+    if not _waits_its_turn(snapshot) and (_seeks(snapshot) or pressing or snapshot.blind):
         yield now_s + config.outer_error_grace_s if pressing else retry_s
-    if snapshot.job.state is JobState.PENDING:
+    if snapshot.job.state in QUEUED_JOB:
         yield attempt_due_s(snapshot, config)
     if snapshot.job.end_held_until_s is not None:
         yield snapshot.job.end_held_until_s
@@ -109,9 +109,14 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
     yield from _replica_moments(snapshot, config, retry_s)
 
 
+def _seeks(snapshot: JobSnapshot) -> bool:
+    """It waits for devices, and for no person."""
+    return snapshot.job.state in QUEUED_JOB and not snapshot.job.parked_by
+
+
 def _waits_its_turn(snapshot: JobSnapshot) -> bool:
     """Others are ahead of it in the queue: it is woken when it may start, and nothing else concerns it."""
-    waits = snapshot.job.state is JobState.PENDING and snapshot.queue is not None and not snapshot.queue.seeks
+    waits = snapshot.job.state in QUEUED_JOB and snapshot.queue is not None and not snapshot.queue.seeks
     return waits and not attempt_live(snapshot)
 
 

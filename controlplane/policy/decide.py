@@ -17,11 +17,13 @@ from controlplane.policy.plan import (
     AnnounceView,
     AnswerRequest,
     AskEviction,
+    AskPreemption,
     Decision,
     EndAttempt,
     InjectFault,
     KeepSpares,
     OrderOut,
+    ParkJob,
     PlaceAttempt,
     Plan,
     Relieve,
@@ -103,6 +105,10 @@ def _touched(action: Action) -> tuple[str, ...]:
             return (f"node:{action.node_id}",)
         case ResetDevice():
             return (f"node:{action.node_id}", f"slot:{action.node_id}:{action.device_index}")
+        case AskPreemption():
+            return (f"job:{action.victim}",)
+        case ParkJob():
+            return ("parked",)
         case AnswerRequest():
             return (f"request:{action.request}",)
         case KeepSpares():

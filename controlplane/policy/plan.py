@@ -21,9 +21,11 @@ from controlplane.protocol.states import (
 Scalar = str | int | float | bool | None
 ORDERED = "ordered"
 """The reason code of what follows a person's order to evict: no failure, and not charged."""
-UNPAID = (ORDERED, UNFIT)
+PREEMPTED = "preempted"
+"""The reason code of an end for a job of higher priority, or because a person parked the job."""
+UNPAID = (ORDERED, UNFIT, PREEMPTED)
 """Reason codes of an end that is charged to no budget, nor is the attempt that follows it: a
-person's order, and nodes that would start nothing, so that nothing ran."""
+person's order, nodes that would start nothing, so that nothing ran, and a preemption."""
 
 
 class _Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="action"):
@@ -173,6 +175,22 @@ class AnswerRequest(_Action, tag="answer_request"):
     to: RequestState
 
 
+class AskPreemption(_Action, tag="ask_preemption"):
+    """Ask `attempt` of the job `victim` to save and yield its devices to this decision's job; `lost_gpu_s`: what that
+    is expected to cost, in GPU-seconds. `why` completes a sentence."""
+
+    victim: str
+    attempt: int
+    lost_gpu_s: float
+    why: str
+
+
+class ParkJob(_Action, tag="park_job"):
+    """A preempted job waits until somebody resumes it: `by` whom it was parked, and why ("": it waits no more)."""
+
+    by: str
+
+
 class EndAttempt(_Action, tag="end_attempt"):
     """Stop everything of the attempt (`grace_s` as StopReplica) and end it."""
 
@@ -242,6 +260,8 @@ Action = (
     | InjectFault
     | OrderOut
     | AskEviction
+    | AskPreemption
+    | ParkJob
     | AnswerRequest
     | EndAttempt
     | SetJobState

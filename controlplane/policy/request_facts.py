@@ -11,7 +11,8 @@ class RequestFact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     after `valid_until_s`. `drain`: the request whose part it is, "" for none. `withdrawn_by`: who takes it
     back, "" for nobody. `carried`: "" while nothing is known of the orders that carry it out, "succeeded", or why
     they came to nothing. `before`: the node's state when a drain of it was asked for. `kept`: attempt, replica and
-    incarnation of those whose eviction for it was withdrawn or came to nothing."""
+    incarnation of those whose eviction for it was withdrawn or came to nothing. `urgent`: of a preemption by the queue
+    the name of the job that needs the devices. `taken_s`: when it was begun; None: it was not."""
 
     id: str
     kind: RequestKind
@@ -31,6 +32,8 @@ class RequestFact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     withdrawn_by: str = ""
     carried: str = ""
     before: str = ""
+    urgent: str = ""
+    taken_s: float | None = None
     kept: tuple[tuple[int, int, int], ...] = ()
 
     @property

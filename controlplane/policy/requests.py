@@ -12,10 +12,11 @@ from controlplane.policy.facts import attempt_live
 from controlplane.policy.plan import Action, AnswerRequest, Decision, Scalar
 from controlplane.policy.request_facts import RequestFact
 from controlplane.policy.snapshot import JobSnapshot
+from controlplane.policy.timeouts import grace_needed_s
 from controlplane.protocol.states import RequestKind, RequestState
 
 SUCCEEDED = "succeeded"
-RULES = ("evict_request", "drain_request", "checkpoint_request", "fault_request")
+RULES = ("evict_request", "drain_request", "checkpoint_request", "fault_request", "resume_request")
 """Their decisions belong to no incident: they are about no fault."""
 
 
@@ -78,12 +79,26 @@ def asked(request: RequestFact) -> str:
             what = "The node is to be emptied"
         case RequestKind.FAULT:
             what = f"Rank {request.rank} of replica {request.replica} is to have the fault {request.fault}"
+        case RequestKind.PREEMPT if request.urgent:
+            return f"{request.urgent} needs its devices ({request.reason})"
+        case RequestKind.PREEMPT:
+            what = "It is to save, yield its devices and wait"
+        case RequestKind.RESUME:
+            what = "It is to continue"
     return f"{what} ({request.by})"
+
+
+def grace_s(snapshot: JobSnapshot, config: PolicyConfig) -> float:
+    """Seconds that a job has to save before it yields: what its spec gives, or what its saves are known to need."""
+    given_s = snapshot.job.spec.scheduling.preempt_grace_s
+    return max(given_s, grace_needed_s(snapshot.learned.save_p95_s)) or config.save_first_s
 
 
 def moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
     """Server seconds at which a request must be looked at though nothing rings."""
     for request in snapshot.requests:
         yield request.valid_until_s
+        if request.kind is RequestKind.PREEMPT and request.taken_s is not None:
+            yield request.taken_s + grace_s(snapshot, config)
         if request.kind is RequestKind.DRAIN and attempt_live(snapshot):
             yield snapshot.now_s + config.capacity_retry_s

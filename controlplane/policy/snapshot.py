@@ -267,7 +267,8 @@ class JobFact(_Fact):
     at `looked_s` (None: none yet). `ahead`: see `AheadFact`. `end_held_until_s`: of a job that is
     `finished`, until when a replica that computes steps again is waited for; None: nobody is.
     `past_lives`: the newest incarnation of each slot that earlier attempts had, and this one has not.
-    `env_opens`: the values of its `env`, which rest sealed, open with a key of this server."""
+    `env_opens`: the values of its `env`, which rest sealed, open with a key of this server. `parked_by`: who preempted
+    it, and why, until somebody resumes it; ""."""
 
     id: str
     name: str
@@ -288,6 +289,7 @@ class JobFact(_Fact):
     end_held_until_s: float | None = None
     past_lives: dict[int, int] = {}
     env_opens: bool = True
+    parked_by: str = ""
 
 
 class JobSnapshot(_Fact, dict=True):

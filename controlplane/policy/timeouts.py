@@ -27,6 +27,10 @@ from controlplane.protocol.spec import Timeouts
 from controlplane.protocol.states import Section
 
 SAFETY_FACTOR = 5.0
+GRACE_FACTOR = 1.5
+"""Over the 95th percentile of the saves seen: everybody saves at once when many must go."""
+LEAVE_TOGETHER_S = 2.0
+"""How long a trainer waits for its peers to leave with it (trainer.loop.LEAVE_PATIENCE_S)."""
 MIN_STEPS = 16
 LEASE_STEPS = 2.0
 UNMEASURED_LEASE_S = 60.0
@@ -194,3 +198,9 @@ def _limit(section: Section, settings: float | str, seen: Seen, *, floor_s: floa
         longest_s=seen.longest_s,
         why="" if learned_s >= floor_s else f"not below its floor of {floor_s:g} s",
     )
+
+
+def grace_needed_s(save_p95_s: float | None) -> float:
+    """Seconds from SIGTERM to SIGKILL that let a save end: the step in progress is finished
+    and left together first. 0 when no save has been measured."""
+    return 0.0 if save_p95_s is None else save_p95_s * GRACE_FACTOR + LEAVE_TOGETHER_S

@@ -26,6 +26,7 @@ _J, _A, _R, _K = JobState, AttemptState, ReplicaState, RankState
 _N, _C, _P, _I = NodeState, CommandState, CheckpointState, IncidentState
 _Q = RequestState
 
+_YIELDED = "saved, and its devices given to a job of higher priority, or a person parked it"
 JOB: Table = {
     _J.PENDING: {
         _J.STARTING: "placed on devices",
@@ -44,6 +45,7 @@ JOB: Table = {
         _J.RECOVERING: "a replica was lost",
         _J.STARTING: "restarted from a checkpoint",
         _J.PENDING: "too few devices are left",
+        _J.PREEMPTED: _YIELDED,
         _J.SUCCEEDED: "all steps are committed",
         _J.FAILED: "its restart budget is spent",
         _J.CANCELLED: "cancelled by its user",
@@ -52,7 +54,20 @@ JOB: Table = {
         _J.RUNNING: "full strength again, or stable with fewer replicas",
         _J.STARTING: "restarted from a checkpoint",
         _J.PENDING: "too few devices are left",
+        _J.PREEMPTED: _YIELDED,
         _J.SUCCEEDED: "all steps are committed",
+        _J.FAILED: "its restart budget is spent",
+        _J.CANCELLED: "cancelled by its user",
+    },
+    _J.PREEMPTED: {
+        _J.RESUMING: "placed on devices again, from its newest checkpoint",
+        _J.SUCCEEDED: "its last step was committed while its ranks left",
+        _J.CANCELLED: "cancelled by its user",
+    },
+    _J.RESUMING: {
+        _J.RUNNING: "the first view is installed",
+        _J.PENDING: "its devices are gone and no others are free",
+        _J.SUCCEEDED: "all steps were committed already",
         _J.FAILED: "its restart budget is spent",
         _J.CANCELLED: "cancelled by its user",
     },

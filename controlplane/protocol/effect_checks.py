@@ -2,21 +2,14 @@
 
 from collections.abc import Iterator
 
-from controlplane.protocol.spec import JobSpec, RiskTrigger, Scheduling
+from controlplane.protocol.spec import JobSpec, RiskTrigger
 from controlplane.protocol.spec_fault import Fault
 
-_DEFAULT, _RISK = Scheduling(), RiskTrigger()
+_RISK = RiskTrigger()
 
 
 def without_effect(document: JobSpec) -> Iterator[Fault]:
     """Fields that would be accepted and then read by nobody."""
-    scheduling = document.spec.scheduling
-    if scheduling.preemptible != _DEFAULT.preemptible:
-        yield Fault(
-            "/spec/scheduling/preemptible",
-            "preemptible = false would change nothing: no job gives way to another",
-            "leave it out",
-        )
     risk = document.spec.resiliency.risk
     if risk.window_samples != _RISK.window_samples:
         yield Fault(

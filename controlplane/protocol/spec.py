@@ -266,9 +266,9 @@ class Resiliency(_Spec):
 
 
 class Scheduling(_Spec):
-    """`priority`: of the jobs that wait for devices the one with the higher priority starts first.
-    `preempt_grace_s` between SIGTERM and SIGKILL. `preemptible`: refused but for its default, as no job
-    that runs gives way to another yet."""
+    """`priority`: of the jobs that wait for devices the one with the higher priority starts first, and jobs that run
+    with a lower one may have to yield their devices to it, unless they are not `preemptible`. `preempt_grace_s`: to
+    save in before a preemption, and between SIGTERM and SIGKILL."""
 
     priority: int = 500
     preemptible: bool = True

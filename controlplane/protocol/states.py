@@ -11,9 +11,17 @@ class JobState(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     RECOVERING = "recovering"
+    PREEMPTED = "preempted"
+    RESUMING = "resuming"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
+
+
+QUEUED_JOB = frozenset({JobState.PENDING, JobState.PREEMPTED})
+"""It has no devices and waits for them; a preempted one may still have processes on their way out."""
+STARTING_JOB = frozenset({JobState.STARTING, JobState.RESUMING})
+"""It was placed and does not train yet."""
 
 
 class AttemptState(StrEnum):
@@ -59,12 +67,14 @@ class NodeState(StrEnum):
 
 
 class RequestKind(StrEnum):
-    """What a person may ask of a job or a node, which the policy answers."""
+    """What a person may ask of a job or a node, which the policy answers. The queue asks for `preempt` as well."""
 
     EVICT = "evict"
     CHECKPOINT = "checkpoint"
     DRAIN = "drain"
     FAULT = "fault"
+    PREEMPT = "preempt"
+    RESUME = "resume"
 
 
 class RequestState(StrEnum):

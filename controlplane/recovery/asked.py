@@ -35,7 +35,7 @@ def drains() -> QuerySet[Request]:
 
 def facts(rows: QuerySet[Request]) -> tuple[RequestFact, ...]:
     """As the policy sees them, oldest first."""
-    found = sorted(rows, key=lambda row: row.id)
+    found = sorted(rows.select_related("urgent"), key=lambda row: row.id)
     done = _carried({row.done_by for row in found if row.done_by})
     kept = _kept({row.id for row in found if row.kind == RequestKind.DRAIN})
     made = (_fact(row, done.get(row.done_by, "")) for row in found)
@@ -81,6 +81,8 @@ def _fact(row: Request, done: str) -> RequestFact:
         withdrawn_by=row.withdrawn_by,
         carried=done,
         before=row.before,
+        urgent=row.urgent.name if row.urgent is not None else "",
+        taken_s=row.taken_at.timestamp() if row.taken_at is not None else None,
     )
 
 
@@ -88,14 +90,14 @@ def requests(
     *, kinds: Iterable[str] = (), states: Iterable[str] = (), job_id: str = "", node_id: str = "", drain: str = ""
 ) -> QuerySet[Request]:
     """Those that match all that is given."""
-    rows = Request.objects.select_related("job", "node")
+    rows = Request.objects.select_related("job", "node", "urgent")
     wanted = {"kind__in": list(kinds), "state__in": list(states), "job_id": job_id, "node_id": node_id}
     return rows.filter(**{name: value for name, value in (wanted | {"drain_id": drain}).items() if value})
 
 
 def one(request_id: str) -> Request:
     """Raises NotFound."""
-    row = Request.objects.select_related("job", "node").filter(pk=request_id).first()
+    row = Request.objects.select_related("job", "node", "urgent").filter(pk=request_id).first()
     if row is None:
         raise NotFound(f"no request {request_id!r}")
     return row
@@ -120,6 +122,9 @@ def view(row: Request) -> Json:
         "rank": row.rank,
         "fault": row.code,
         "drain": row.drain_id,
+        "urgent_id": row.urgent_id,
+        "urgent_name": row.urgent.name if row.urgent else None,
+        "lost_gpu_s": row.value if row.urgent_id else None,
         "who": row.who,
         "reason": row.reason,
         "asked_at": iso(row.asked_at),

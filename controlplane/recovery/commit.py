@@ -97,6 +97,8 @@ def _observe(rows: JobRows, change: kinds.Observe) -> None:
             Job.objects.filter(pk=rows.locked.pk).update(**columns)
             for name, value in columns.items():
                 setattr(rows.locked, name, value)
+            if change.publish:
+                refresh_job(rows.locked.id)
         case RankKey() as process:
             rank = rows.rank_row(process)
             Rank.objects.filter(pk=rank.pk).update(**columns)
@@ -271,6 +273,12 @@ def _keep(rows: JobRows, change: kinds.Keep) -> None:
     kept.keep(rows.heard, rows.locked, rows.rank_row(change.subject), change.said)
 
 
+def _create_preemption(rows: JobRows, change: kinds.CreatePreemption) -> None:
+    request_rows.ask_to_yield(
+        change.victim, rows.locked, attempt=change.attempt, lost_gpu_s=change.lost_gpu_s, why=change.why
+    )
+
+
 def _withdraw(rows: JobRows, change: kinds.Withdraw) -> None:
     request_rows.take_back(change.request, change.by)
 
@@ -290,6 +298,7 @@ HANDLERS: dict[type, Callable[[JobRows, Any], None]] = {
     kinds.CreateReplica: lambda rows, change: holding.create(rows.attempt_row(change.key.attempt), change),
     kinds.CreateView: _create_view,
     kinds.CreateEviction: lambda rows, change: request_rows.ask_of_drain(rows.replica_row(change.key), change.drain),
+    kinds.CreatePreemption: _create_preemption,
     kinds.Withdraw: _withdraw,
     kinds.Enqueue: _enqueue,
     kinds.Publish: _publish,

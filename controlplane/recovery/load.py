@@ -130,6 +130,7 @@ def _job_fact(job: Job) -> facts.JobFact:
         looks_taken=job.looks_taken,
         ahead=msgspec.convert(job.ahead, facts.AheadFact, str_keys=True),
         env_opens=environment.opens(job),
+        parked_by=job.parked_by,
     )
 
 

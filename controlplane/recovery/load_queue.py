@@ -24,13 +24,14 @@ from controlplane.policy.ladder import backoff_s
 from controlplane.policy.placement import PLACEABLE
 from controlplane.policy.queue.demand import first_demand, later_demand
 from controlplane.policy.queue.place import QueuePlace
-from controlplane.policy.queue.rows import Demand, Holder, Lender, Pending, QueueConfig, QueueFleet
+from controlplane.policy.queue.rows import Demand, Holder, Lender, Pending, QueueFleet, config_of
 from controlplane.policy.queue.schedule import schedule
 from controlplane.policy.queue.words import place_of as place_in
+from controlplane.policy.rules.lifecycle import parked_words
 from controlplane.policy.snapshot import DeviceFact
 from controlplane.protocol.spec import JobSpec, TrainSpec
-from controlplane.protocol.states import UNFIT, JobState
-from controlplane.recovery import signals
+from controlplane.protocol.states import QUEUED_JOB, UNFIT, AttemptState, JobState
+from controlplane.recovery import signals, stakes
 from controlplane.recovery.load_devices import NODES_A_QUERY, devices_of
 from controlplane.recovery.models import Signal
 from controlplane.runtime.clock import now_s
@@ -38,8 +39,8 @@ from controlplane.runtime.logs import get
 from controlplane.runtime.pieces import batched
 from controlplane.scheduling.models import SpareReservation
 
-CONFIG = QueueConfig()
 POLICY = PolicyConfig()
+CONFIG = config_of(POLICY)
 SILENT = "node_silent"
 NOBODY = "job_dry_run"
 MAX_KEPT = 20_000
@@ -54,14 +55,19 @@ class _Kept(NamedTuple):
     later: Demand
     steps: int
     has_env: bool
+    preemptible: bool
 
 
 def place_of(job: Job) -> QueuePlace | None:
-    """Where the job stands; None: it is not in the queue, or alone there."""
-    if job.state != JobState.PENDING or job.cancel_requested or not _others_wait(job):
+    """Where the job stands; None: it is not in the queue, or alone there and outranks nobody."""
+    if job.state not in QUEUED_JOB or job.cancel_requested or not (_others_wait(job) or _outranks(job)):
         return None
-    queue, fleet = waiting(), load_fleet()
-    return place_in(schedule(queue, fleet, CONFIG, now_s()), job.id)
+    queue = waiting()
+    return place_in(schedule(queue, load_fleet(queue), CONFIG, now_s()), job.id)
+
+
+def _outranks(job: Job) -> bool:
+    return Job.objects.filter(state=JobState.RUNNING, priority__lt=job.priority).exists()
 
 
 def place_of_new(document: JobSpec) -> QueuePlace | None:
@@ -76,7 +82,7 @@ def place_of_new(document: JobSpec) -> QueuePlace | None:
         submitted_s=now_s(),
         demand=first_demand(document.spec),
     )
-    return place_in(schedule([*queue, new], load_fleet(), CONFIG, now_s()), NOBODY)
+    return place_in(schedule([*queue, new], load_fleet([*queue, new]), CONFIG, now_s()), NOBODY)
 
 
 def _others_wait(job: Job) -> bool:
@@ -84,7 +90,7 @@ def _others_wait(job: Job) -> bool:
 
 
 def _pending() -> Any:
-    return Job.objects.filter(state=JobState.PENDING, cancel_requested=False)
+    return Job.objects.filter(state__in=QUEUED_JOB, cancel_requested=False)
 
 
 def waiting() -> list[Pending]:
@@ -108,15 +114,16 @@ def waiting() -> list[Pending]:
     ]
 
 
-def load_fleet() -> QueueFleet:
-    """Nodes that take work and who holds devices."""
+def load_fleet(queue: Iterable[Pending] = ()) -> QueueFleet:
+    """Nodes that take work and who holds devices; with what those would lose that this queue outranks."""
     held = _held()
     rows = SpareReservation.objects.all()
-    reserved = set(rows.order_by().values_list("device__node_id", flat=True).distinct())
+    reserved = dict(rows.order_by().values_list("device__node_id", "job_id").distinct())
     # What a job keeps that waits to be placed again is nobody else's until it has ended.
-    spares = _count(rows.exclude(job__state=JobState.PENDING), "device__node_id", "job_id")
-    holders = _holders([*held, *(_Here(*row) for row in spares)])
-    return QueueFleet(nodes=tuple(_lenders(held, reserved)), holders=tuple(holders))
+    spares = _count(rows.exclude(job__state__in=QUEUED_JOB), "device__node_id", "job_id")
+    highest = max((job.priority for job in queue if not job.held), default=None)
+    holders = tuple(_holders([*held, *(_Here(*row) for row in spares)], outranked=highest))
+    return QueueFleet(nodes=tuple(_lenders(held, reserved)), holders=holders, preempted=stakes.preempted())
 
 
 class _Here(NamedTuple):
@@ -140,7 +147,7 @@ def _held() -> list[_Here]:
     return [_Here(node_id, jobs[replica], number) for node_id, replica, number in rows if replica in jobs]
 
 
-def _lenders(held: Sequence[_Here], reserved: Collection[str]) -> Iterable[Lender]:
+def _lenders(held: Sequence[_Here], reserved: Mapping[str, str]) -> Iterable[Lender]:
     """What each node would lend to a job that has nothing there, and what it would if nobody held any of it."""
     used: dict[str, int] = defaultdict(int)
     for here in held:
@@ -159,7 +166,8 @@ def _lenders(held: Sequence[_Here], reserved: Collection[str]) -> Iterable[Lende
             good, free = _exact(read.get(node_id, ()), named.get(node_id, frozenset()))
         else:
             free = good if not used[node_id] else {}
-        yield Lender(id=node_id, usable=good, free={} if node_id in reserved else free)
+        owner = reserved.get(node_id, "")
+        yield Lender(id=node_id, usable=good, free={} if owner else free, reserved_for=owner)
 
 
 def _read(node_ids: Collection[str]) -> Mapping[str, Sequence[DeviceFact]]:
@@ -206,23 +214,34 @@ def _devices() -> tuple[Mapping[str, int], Mapping[str, dict[str, int]]]:
     return sizes, usable
 
 
-def _holders(rows: Iterable[_Here]) -> Iterable[Holder]:
-    """Each job that has devices."""
+def _holders(rows: Iterable[_Here], *, outranked: int | None) -> Iterable[Holder]:
+    """Each job that has devices. What they would lose is read of those of a lower priority than `outranked`."""
     devices: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for here in rows:
         devices[here.job_id][here.node_id] += here.number
+    yields = stakes.yielding()
     for ids in batched(sorted(devices), NODES_A_QUERY):
         specs = _specs(ids)
         paces = dict(JobPace.objects.filter(job__in=ids).values_list("job_id", "pace"))
         columns = ("id", "name", "priority", "state", "committed_step")
-        for job_id, name, priority, state, step in Job.objects.filter(pk__in=ids).values_list(*columns):
+        found = list(Job.objects.filter(pk__in=ids).values_list(*columns))
+        able = {
+            job_id: (step, paces.get(job_id))
+            for job_id, _, priority, state, step in found
+            if outranked is not None and priority < outranked and state == JobState.RUNNING
+            if job_id in specs and specs[job_id].preemptible and job_id not in yields
+        }
+        stake_of = stakes.stakes_of(able, POLICY) if able else {}
+        for job_id, name, priority, state, step in found:
             yield Holder(
                 id=job_id,
                 name=name,
                 priority=priority,
                 devices=tuple(sorted(devices[job_id].items())),
                 ends_s=_ends_s(specs[job_id].steps - step, paces.get(job_id)) if job_id in specs else None,
-                leaves=state == JobState.PENDING or state in TERMINAL_JOB,
+                leaves=state in QUEUED_JOB or state in TERMINAL_JOB or job_id in yields,
+                yields_to=yields.get(job_id, ""),
+                stake=stake_of.get(job_id),
             )
 
 
@@ -245,22 +264,38 @@ def _specs(job_ids: Collection[str]) -> Mapping[str, _Kept]:
                 # One row that nobody can read is in nobody's way: it has no place, and no end that could be expected.
                 _log.warning("spec not read", job_id=job_id, error=str(error))
                 continue
-            _kept[job_id] = _Kept(first_demand(spec), later_demand(spec), spec.training.steps, bool(spec.env))
+            _kept[job_id] = _Kept(
+                first=first_demand(spec),
+                later=later_demand(spec),
+                steps=spec.training.steps,
+                has_env=bool(spec.env),
+                preemptible=spec.scheduling.preemptible,
+            )
     return {job_id: _kept[job_id] for job_id in job_ids if job_id in _kept}
 
 
 def _end_codes() -> Mapping[str, list[tuple[str, float]]]:
     """Of each pending job that has been placed before: (end code, when it was placed), the newest first."""
     found: dict[str, list[tuple[str, float]]] = defaultdict(list)
-    rows = Attempt.objects.filter(job__state=JobState.PENDING).order_by("-number")
+    rows = Attempt.objects.filter(job__state__in=QUEUED_JOB).order_by("-number")
     for job_id, code, at in rows.values_list("job_id", "end_code", "started_at"):
         found[job_id].append((code, at.timestamp()))
     return found
 
 
+def _kept_back() -> Mapping[str, str]:
+    """Preempted jobs that a person parked, and those whose ranks still save and leave."""
+    waiting = _pending().filter(state=JobState.PREEMPTED)
+    found = {
+        job_id: parked_words(name, by) for job_id, name, by in waiting.values_list("id", "name", "parked_by") if by
+    }
+    leaving = waiting.filter(attempts__state=AttemptState.STOPPING).values_list("id", flat=True)
+    return dict.fromkeys(leaving, "its ranks still save and leave their devices") | found
+
+
 def _held_up(ends: Mapping[str, list[tuple[str, float]]], with_env: Collection[str]) -> Mapping[str, str]:
     """What jobs wait for that is no device, as `lifecycle` decides it."""
-    found: dict[str, str] = {}
+    found: dict[str, str] = {**_kept_back()}
     for job_id, attempts in ends.items():
         newest, placed_s = attempts[0]
         times = refused(code for code, _ in attempts[:MAX_REFUSED_READ])

@@ -203,7 +203,9 @@ class Request(models.Model):
     and rank, in that life (None: the whole job), or `node`. Nothing of it begins after `valid_until`. `answer`: the
     sentence of the decision `decision_id`, the newest that moved it; `done_by`: the one whose orders carry it
     out. `withdrawn_by`: who takes it back, which is answered too. `drain`: the request whose part it is;
-    `before`: the node's state when its drain was asked for. `code`: the fault of one, with its `value`."""
+    `before`: the node's state when its drain was asked for. `code`: the fault of one, with its `value`. `urgent`: the
+    job that a preemption makes room for (None: a person parks the job); its `value`: GPU-seconds that it is expected to
+    cost. `taken_at`: when it was begun."""
 
     id = models.CharField(primary_key=True, max_length=32)
     kind = models.CharField(max_length=12, choices=[(kind, kind) for kind in RequestKind])
@@ -218,6 +220,7 @@ class Request(models.Model):
     code = models.CharField(max_length=24, blank=True, default="")
     value = models.FloatField(default=0.0)
     before = models.CharField(max_length=16, blank=True, default="")
+    urgent = models.ForeignKey(Job, null=True, on_delete=models.CASCADE, related_name="makes_room")
     who = models.CharField(max_length=200)
     reason = models.TextField()
     asked_at = models.DateTimeField()
@@ -226,12 +229,14 @@ class Request(models.Model):
     answer = models.TextField(blank=True, default="")
     decision_id = models.CharField(max_length=32, blank=True, default="")
     done_by = models.CharField(max_length=32, blank=True, default="")
+    taken_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
 
     class Meta:
         indexes = (
             models.Index(fields=("job",), condition=LIVE, name="live_requests_of_job"),
             models.Index(fields=("node",), condition=LIVE, name="live_requests_of_node"),
+            models.Index(fields=("kind", "asked_at"), name="requests_by_moment"),
         )
 
 

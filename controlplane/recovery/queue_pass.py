@@ -13,7 +13,7 @@ from controlplane.jobs.selectors import front_of_queue
 from controlplane.jobs.services import wake_job, wake_job_later
 from controlplane.policy.queue.place import HAS_ROOM
 from controlplane.policy.queue.schedule import schedule
-from controlplane.protocol.states import JobState
+from controlplane.protocol.states import QUEUED_JOB
 from controlplane.recovery import load_queue
 from controlplane.runtime import events
 from controlplane.runtime.clock import now_s
@@ -32,14 +32,16 @@ def wake_front() -> None:
 def call_waiting() -> int:
     """Of the pending jobs that have no moment of their own at which they look for devices wake the first in line, and
     those that may start by the queue's plan; returns how many. The plan is made each PLAN_EVERY_S in a process."""
-    idle = Job.objects.filter(state=JobState.PENDING, due_at=None)
+    idle = Job.objects.filter(state__in=QUEUED_JOB, parked_by="", due_at=None)
     asleep = set(idle.values_list("id", flat=True))
     if not asleep:
         return 0
     called = asleep.intersection(front_of_queue(1))
     if _plan_is_due():
-        plan = schedule(load_queue.waiting(), load_queue.load_fleet(), load_queue.CONFIG, now_s())
+        queue = load_queue.waiting()
+        plan = schedule(queue, load_queue.load_fleet(queue), load_queue.CONFIG, now_s())
         called |= {e.job.id for e in plan.entries if e.may_start and e.turn in HAS_ROOM} & asleep
+        called |= {plan.head} & asleep if plan.victims else set()
     for job_id in sorted(called):
         with events.unit_of_work():
             wake_job(job_id)

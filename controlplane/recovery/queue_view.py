@@ -5,8 +5,9 @@ from typing import Any
 
 from controlplane.jobs.models import Job
 from controlplane.policy.queue.explain import Explanation, Named, explain
-from controlplane.protocol.states import JobState
-from controlplane.recovery import load_queue
+from controlplane.policy.queue.place import Victim
+from controlplane.protocol.states import QUEUED_JOB
+from controlplane.recovery import load_queue, stakes
 from controlplane.runtime.clock import from_s, iso, now_s
 
 Json = dict[str, Any]
@@ -16,8 +17,8 @@ def job_queue(job: Job) -> Json:
     """Its place, or that it has none."""
     queue = load_queue.waiting()
     found = None
-    if job.state == JobState.PENDING and any(each.id == job.id for each in queue):
-        found = explain(queue, load_queue.load_fleet(), load_queue.CONFIG, now_s(), job.id)
+    if job.state in QUEUED_JOB and any(each.id == job.id for each in queue):
+        found = explain(queue, load_queue.load_fleet(queue), load_queue.CONFIG, now_s(), job.id)
     return _outside(job, len(queue)) if found is None else _inside(found)
 
 
@@ -38,13 +39,14 @@ def _inside(found: Explanation) -> Json:
         "ahead": _named(found.ahead),
         "ahead_count": found.ahead_count,
         "makes_room": _named(found.frees),
+        "preempts": [*map(_preemption, found.preempts), *_yields(found)],
         "expected_at": _at(entry.expected_s),
         "outranks": _named(found.outranks),
     }
 
 
 def _outside(job: Job, waiting: int) -> Json:
-    state = "being cancelled" if job.cancel_requested and job.state == JobState.PENDING else job.state
+    state = "being cancelled" if job.cancel_requested and job.state in QUEUED_JOB else job.state
     return {
         "job_id": job.id,
         "priority": job.priority,
@@ -60,9 +62,31 @@ def _outside(job: Job, waiting: int) -> Json:
         "ahead": [],
         "ahead_count": 0,
         "makes_room": [],
+        "preempts": [],
         "expected_at": None,
         "outranks": [],
     }
+
+
+def _preemption(victim: Victim) -> Json:
+    names = ("id", "name", "priority", "devices", "lost_gpu_s")
+    return {name: getattr(victim, name) for name in names} | {"asked": False}
+
+
+def _yields(found: Explanation) -> list[Json]:
+    """With what it was expected to cost when they were asked."""
+    lost = stakes.expected(found.entry.job.id)
+    return [
+        {
+            "id": job.id,
+            "name": job.name,
+            "priority": job.priority,
+            "devices": None,
+            "lost_gpu_s": lost.get(job.id),
+            "asked": True,
+        }
+        for job in found.yields
+    ]
 
 
 def _named(jobs: Iterable[Named]) -> list[Json]:

@@ -22,7 +22,7 @@ from controlplane.jobs.services import TERMINAL
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.errors import PolicyError
 from controlplane.policy.plan import Decision, PlaceAttempt, Plan
-from controlplane.protocol.states import AttemptState, JobState
+from controlplane.protocol.states import QUEUED_JOB, STARTING_JOB, AttemptState, JobState
 from controlplane.recovery import queue_pass
 from controlplane.recovery.apply import Behind, already_taken, apply_decision, left_of, settle_stopping, start_behind
 from controlplane.recovery.load import load_snapshot
@@ -38,7 +38,7 @@ RETRY_S = 0.5
 FAULT_RETRY_S = 5.0
 CONFIG = PolicyConfig()
 # One placement at a time while a gang is sought; elsewhere the constraint on held devices is enough.
-PLACES = (JobState.PENDING, JobState.STARTING, JobState.RECOVERING)
+PLACES = QUEUED_JOB | STARTING_JOB | {JobState.RECOVERING}
 
 _log = get(__name__)
 
@@ -102,9 +102,9 @@ def _locked_pass(job_id: str) -> tuple[int, list[Behind]]:
             return 0, []
         if job.state in PLACES:
             lock_fleet()
-        waited = job.state == JobState.PENDING
+        waited = job.state in QUEUED_JOB
         plan, new, behind = _one_pass(job)
-        if waited and job.state != JobState.PENDING:
+        if waited and job.state not in QUEUED_JOB:
             queue_pass.wake_front()
         if new:
             Job.objects.filter(pk=job_id).exclude(state__in=TERMINAL).update(due_at=now())

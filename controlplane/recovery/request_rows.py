@@ -22,12 +22,18 @@ VALID_S = {
     RequestKind.CHECKPOINT: 600.0,
     RequestKind.DRAIN: 86_400.0,
     RequestKind.FAULT: 30.0,
+    RequestKind.PREEMPT: 600.0,
+    RequestKind.RESUME: 600.0,
 }
 """For how long each may still begin; a checkpoint must be committed, a node be empty by then."""
+QUEUE = "queue"
+"""Who asks for a preemption that makes room for a job of higher priority."""
 
 
-def ask(kind: RequestKind, who: str, reason: str, *, job: Job | None = None, **subject: Any) -> Request:
-    """The row, and a wake-up for whoever answers it."""
+def ask(
+    kind: RequestKind, who: str, reason: str, *, job: Job | None = None, later: bool = False, **subject: Any
+) -> Request:
+    """The row, and a wake-up for whoever answers it; `later`: after the commit, as the job's row is not locked."""
     moment = now()
     row = Request.objects.create(
         id=new_id("ask"),
@@ -41,7 +47,7 @@ def ask(kind: RequestKind, who: str, reason: str, *, job: Job | None = None, **s
     )
     _publish(row, "request.asked", f"{who} asks: {_words(row)}. {reason}")
     if job is not None:
-        wake_job(job.id, sure=True)
+        (wake_job_later if later else wake_job)(job.id, sure=True)
     return row
 
 
@@ -53,12 +59,16 @@ def _words(row: Request) -> str:
             return f"{row.code} for rank {row.rank} of replica {row.replica}"
         case RequestKind.DRAIN:
             return f"drain {row.node.name}" if row.node is not None else "drain a node"
+        case RequestKind.PREEMPT:
+            return f"yield its devices to {row.urgent.name}" if row.urgent is not None else "yield its devices and wait"
+        case RequestKind.RESUME:
+            return "continue"
     return "save a checkpoint"
 
 
 def take_back(request_id: str, by: str) -> None:
     """Who answers it is told, once; a job after the commit, for the fleet's pass takes back under its lock."""
-    row = Request.objects.select_related("node").get(pk=request_id)
+    row = Request.objects.select_related("node", "urgent").get(pk=request_id)
     if not row.withdrawn_by:
         Request.objects.filter(pk=row.pk).update(withdrawn_by=by[:200])
         row.withdrawn_by = by[:200]
@@ -93,6 +103,14 @@ def ask_of_drain(replica: Replica, drain_id: str) -> None:
     )  # fmt: skip
 
 
+def ask_to_yield(victim: str, urgent: Job, *, attempt: int, lost_gpu_s: float, why: str) -> None:
+    """In the name of the queue. The victim's row is not locked by who asks, so it is woken after the commit."""
+    ask(
+        RequestKind.PREEMPT, QUEUE, why,
+        job=Job.objects.get(pk=victim), later=True, urgent=urgent, attempt=attempt, value=lost_gpu_s,
+    )  # fmt: skip
+
+
 def _publish(row: Request, kind: str, sentence: str) -> None:
     events.publish(
         kind,
@@ -101,5 +119,5 @@ def _publish(row: Request, kind: str, sentence: str) -> None:
         node_id=row.node_id or "",
         entity="request",
         entity_id=row.pk,
-        patch=lambda: asked.view(Request.objects.select_related("job", "node").get(pk=row.pk)),
+        patch=lambda: asked.view(Request.objects.select_related("job", "node", "urgent").get(pk=row.pk)),
     )

@@ -47,6 +47,25 @@ def checkpoint(job: Job, *, reason: str, actor: str, request_id: str = "") -> Re
         return ask(RequestKind.CHECKPOINT, actor, reason, job=job)
 
 
+def preempt(job: Job, *, reason: str, actor: str, request_id: str = "") -> Request:
+    """Ask that the job save, yield its devices and wait until it is resumed. Raises Conflict where it has none."""
+    with events.unit_of_work():
+        job = _locked(job)
+        refuse(job_acts([job])[job.pk]["preempt"])
+        access.audit(actor, "job.preempt", job.id, reason=reason, request_id=request_id)
+        newest = job.attempts.order_by("-number").values_list("number", flat=True).first()
+        return ask(RequestKind.PREEMPT, actor, reason, job=job, attempt=newest)
+
+
+def resume(job: Job, *, reason: str, actor: str, request_id: str = "") -> Request:
+    """Ask that a job that a person preempted continue when there is room. Raises Conflict where none has."""
+    with events.unit_of_work():
+        job = _locked(job)
+        refuse(job_acts([job])[job.pk]["resume"])
+        access.audit(actor, "job.resume", job.id, reason=reason, request_id=request_id)
+        return ask(RequestKind.RESUME, actor, reason, job=job)
+
+
 def fault(rank: Rank, *, code: str, value: float, reason: str, actor: str, request_id: str = "") -> Request:
     """Ask for a fault in this rank. Raises Conflict where the job does not allow it, or the rank does not run."""
     with events.unit_of_work():

@@ -46,16 +46,6 @@ from controlplane.recovery.models import (
     Signal,
     ViewRow,
 )
-from controlplane.recovery.row_facts import (
-    answered_of,
-    attempt_of,
-    device_of,
-    diagnostic_of,
-    job_of,
-    marked_of,
-    replica_of,
-    request_of,
-)
 from controlplane.runtime import keys
 from controlplane.runtime.clock import from_s, now
 from controlplane.runtime.locks import lock_row
@@ -95,11 +85,11 @@ class JobRows:
 
     def job(self) -> facts.Job:
         """Of the locked row."""
-        return job_of(self.locked)
+        return row_facts.job_of(self.locked)
 
     def attempt(self, number: int | None = None) -> facts.Attempt:
         """That one, or the newest."""
-        return attempt_of(self.attempt_row(number))
+        return row_facts.attempt_of(self.attempt_row(number))
 
     def attempt_row(self, number: int | None = None) -> Attempt:
         """Raises LookupError."""
@@ -108,7 +98,8 @@ class JobRows:
 
     def unended_attempts(self) -> Sequence[facts.Attempt]:
         """By number."""
-        return [attempt_of(row) for row in self.locked.attempts.exclude(state=AttemptState.ENDED).order_by("number")]
+        rows = self.locked.attempts.exclude(state=AttemptState.ENDED).order_by("number")
+        return [row_facts.attempt_of(row) for row in rows]
 
     def replicas(self, attempt: int) -> Sequence[facts.Replica]:
         """By index and incarnation."""
@@ -128,7 +119,7 @@ class JobRows:
 
     def _replica(self, row: Replica) -> facts.Replica:
         self._replicas[ReplicaKey(row.attempt.number, row.index, row.incarnation)] = row
-        return replica_of(row)
+        return row_facts.replica_of(row)
 
     def incarnation(self, attempt: int, index: int, incarnation: int) -> facts.Replica | None:
         """By its name alone."""
@@ -179,7 +170,7 @@ class JobRows:
             return []
         mine = Command.objects.filter(node_id=node_id, job=self._job, state=CommandState.ACKNOWLEDGED)
         found = mine.select_related("node").order_by("id")
-        return [answered_of(row, body_of(row)) for row in found]
+        return [row_facts.answered_of(row, body_of(row)) for row in found]
 
     def is_our_end(self, signature: str, attempt: int, end: str) -> bool:
         """By a key of ours."""
@@ -296,7 +287,7 @@ class JobRows:
     def device(self, node_id: str, index: int) -> facts.Device | None:
         """Of the node's rows."""
         row = Device.objects.filter(node_id=node_id, index=index).first()
-        return device_of(row) if row is not None else None
+        return row_facts.device_of(row) if row is not None else None
 
     def xid_counts(self, node_id: str, index: int, xid: int, *, at_s: float, link: int | None) -> dict[str, int]:
         """By the findings that are kept."""
@@ -336,7 +327,7 @@ class JobRows:
 
     def _recorders(self, **which: Any) -> Sequence[facts.Diagnostic]:
         rows = RankLook.objects.filter(look=FLIGHT_RECORDER, **which).order_by("at", "id")
-        return [diagnostic_of(row) for row in rows]
+        return [row_facts.diagnostic_of(row) for row in rows]
 
     def open_incident(self) -> str:
         """By when it was opened."""
@@ -355,11 +346,11 @@ class JobRows:
     def marked(self, marker: str) -> facts.Marked:
         """One row a marker."""
         row = MarkedLines.objects.filter(job=self.locked, marker=marker).first()
-        return marked_of(row) if row is not None else facts.Marked(marker)
+        return row_facts.marked_of(row) if row is not None else facts.Marked(marker)
 
     def marks(self) -> Sequence[facts.Marked]:
         """By when each was told."""
-        return [marked_of(row) for row in self.locked.marked_lines.filter(reports__gt=0).order_by("told_at")]
+        return [row_facts.marked_of(row) for row in self.locked.marked_lines.filter(reports__gt=0).order_by("told_at")]
 
     def finding(self, key: str) -> facts.Open | None:
         """There is one at most."""
@@ -372,17 +363,22 @@ class JobRows:
 
     def requests(self) -> Sequence[facts.Request]:
         """By id."""
-        return [request_of(row) for row in self.locked.requests.filter(LIVE).order_by("id")]
+        return [row_facts.request_of(row) for row in self.locked.requests.filter(LIVE).order_by("id")]
 
     def request(self, request_id: str) -> facts.Request | None:
         """Locked."""
         row = lock_row(Request, request_id)
-        return request_of(row) if row is not None else None
+        return row_facts.request_of(row) if row is not None else None
+
+    def makes_room(self) -> Sequence[str]:
+        """By id."""
+        rows = Request.objects.filter(LIVE, urgent=self.locked, withdrawn_by="")
+        return list(rows.order_by("id").values_list("id", flat=True))
 
     def parts(self, request_id: str) -> Sequence[facts.Request]:
         """By id."""
         rows = Request.objects.filter(LIVE, drain_id=request_id, withdrawn_by="")
-        return [request_of(row) for row in rows.order_by("id")]
+        return [row_facts.request_of(row) for row in rows.order_by("id")]
 
 
 def _ranks() -> Any:

@@ -13,7 +13,7 @@ from controlplane.jobs.models import Job, Rank
 from controlplane.policy.fleet import FleetSnapshot
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.diagnostics import FLIGHT_RECORDER, LOG, NOT_GOT
-from controlplane.protocol.states import LIVE_INCIDENT, JobState
+from controlplane.protocol.states import LIVE_INCIDENT, QUEUED_JOB, JobState
 from controlplane.recovery import course
 from controlplane.recovery.incident_evidence import first_failure, stack_groups
 from controlplane.recovery.models import Decision, Incident, RankLook, Signal
@@ -185,7 +185,7 @@ def decisions(*, job_id: str | None = None, routine: bool | None = None) -> Quer
 
 def waits_for(job: Job) -> str:
     """What a job that is not placed lacks, as its newest decision said it; "" where it waits for nothing."""
-    if job.state != JobState.PENDING:
+    if job.state not in QUEUED_JOB:
         return ""
     newest = Decision.objects.filter(job=job).order_by("-at", "-id").values("choice", "sentence").first()
     return str(newest["sentence"]) if newest and newest["choice"] == "wait" else ""

@@ -21,7 +21,7 @@ from controlplane.policy.silence import NotHeard, not_heard, unheard
 from controlplane.policy.snapshot import LIVE_REPLICA
 from controlplane.protocol.membership import View
 from controlplane.protocol.spec import Parallelism
-from controlplane.protocol.states import AttemptState, JobState, NodeState, ReplicaState
+from controlplane.protocol.states import STARTING_JOB, AttemptState, JobState, NodeState, ReplicaState
 from controlplane.recovery import health_gate, signals
 from controlplane.recovery.load import NEWEST_STEPS, load_snapshot
 from controlplane.recovery.models import Signal, ViewRow
@@ -29,7 +29,7 @@ from controlplane.recovery.reconcile import CONFIG
 from controlplane.runtime.clock import from_s, iso, now_s
 from controlplane.runtime.logs import get
 
-RUNS = (JobState.STARTING, JobState.RUNNING, JobState.RECOVERING)
+RUNS = STARTING_JOB | {JobState.RUNNING, JobState.RECOVERING}
 Told = dict[str, Any]
 _log = get(__name__)
 

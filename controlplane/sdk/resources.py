@@ -57,6 +57,14 @@ class Jobs(_Group):
         """Save at the next step boundary."""
         return self._act(job_id, "checkpoint", {"reason": reason})
 
+    def preempt(self, job_id: str, reason: str) -> Any:
+        """Save, yield the devices, and wait until somebody resumes it."""
+        return self._act(job_id, "preempt", {"reason": reason})
+
+    def resume(self, job_id: str, reason: str) -> Any:
+        """Give a job that a person preempted its turn back."""
+        return self._act(job_id, "resume", {"reason": reason})
+
     def evict_replica(self, job_id: str, replica: int, reason: str) -> Any:
         """Take one replica out; the others go on."""
         return self._act(job_id, "evict-replica", {"replica": replica, "reason": reason})

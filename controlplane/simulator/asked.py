@@ -21,6 +21,8 @@ VALID_S = {
     RequestKind.CHECKPOINT: 60.0,
     RequestKind.DRAIN: 86_400.0,
     RequestKind.FAULT: 30.0,
+    RequestKind.PREEMPT: 60.0,
+    RequestKind.RESUME: 60.0,
 }
 
 
@@ -73,7 +75,7 @@ class Asked:
         self._rows.answers.append(f"{request.kind}:{to}")
         self._kernel.log("answer", f"{request.id} is {to}: {sentence}")
         if to in LIVE_REQUEST:
-            self._rows.requests[request.id] = msgspec.structs.replace(request, state=to)
+            self._rows.requests[request.id] = msgspec.structs.replace(request, state=to, taken_s=self._kernel.now_s)
             return
         del self._rows.requests[request.id]
         whole = self._rows.requests.get(request.drain)

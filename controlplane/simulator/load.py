@@ -90,6 +90,7 @@ def _job(rows: Rows) -> JobFact:
         looked_s=rows.looked_s,
         looks_taken=rows.looks_taken,
         env_opens=rows.env_opens,
+        parked_by=rows.parked_by,
         ahead=msgspec.convert(rows.ahead, AheadFact, str_keys=True),
     )
 

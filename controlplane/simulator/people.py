@@ -3,6 +3,7 @@ now and then they take it back."""
 
 import random
 
+from controlplane.policy.rules.preempt_request import YIELDS
 from controlplane.policy.snapshot import LIVE_REPLICA
 from controlplane.protocol.commands import Body, CommandRank, InjectDeviceFault, InjectLinkFault
 from controlplane.protocol.states import NodeState, RequestKind
@@ -73,6 +74,23 @@ class People:
         self._server.rows.cancel_requested = True
         self._kernel.log("person", "cancels the job")
         self._server.ring()
+
+    def preempt(self, for_s: float) -> None:
+        """The whole job yields its devices for so long."""
+        attempt = self._server.rows.attempt
+        if self._server.paused or attempt is None or self._server.rows.state not in YIELDS:
+            return
+        self._server.asked.ask(RequestKind.PREEMPT, WHO, WHY, attempt=attempt.number)
+        self._kernel.after(for_s, self.resume)
+
+    def resume(self) -> None:
+        """It may have its turn again; asked again as long as it is parked."""
+        if self._server.rows.parked_by and not self._server.paused:
+            self._server.asked.ask(RequestKind.RESUME, WHO, WHY)
+        elif self._server.rows.parked_by or any(
+            request.kind is RequestKind.PREEMPT for request in self._server.rows.requests.values()
+        ):
+            self._kernel.after(AGAIN_WITHIN_S, self.resume)
 
     def save(self) -> None:
         """A checkpoint by hand."""

@@ -247,6 +247,7 @@ class Rows:
     `requests` that have not ended, `answers` to all, in order, and `carriers`: the commands that carry one out;
     `incident_s`: when what is open was opened; `save_begun_s` of the save that is being written, `saves_s`: seconds
     that each took; `emergency_s`: when one was ordered; `env_opens`: a key of the server opens what rests sealed;
+    `parked_by`: who preempted the job, and why;
     `ends` of ranks that accuse their place, `bars` of those that
     left for being slow; `marks`: lines of logs, by marker;
     `diagnostics` of ranks, and `verdicts` of their Flight Recorders, and what is kept for them
@@ -301,6 +302,7 @@ class Rows:
     carriers: dict[str, list[str]] = field(default_factory=dict)
     cancel_requested: bool = False
     env_opens: bool = True
+    parked_by: str = ""
     trained_s: float = 0.0
     faults_fired: int = 0
     saves_s: list[float] = field(default_factory=list)

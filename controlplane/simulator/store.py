@@ -173,8 +173,8 @@ class Store(Processes):
                 refuse(rows, path, words, self.now_s)
             case due.CloseSession() | due.ObserveSave() | due.MoveSave() | due.AskReader() | due.EndReading():
                 self._of_deadline(change)
-            case kinds.Publish() | kinds.Audit() | kinds.Count():
-                pass  # Events, the audit log and counters are not simulated.
+            case kinds.Publish() | kinds.Audit() | kinds.Count() | kinds.CreatePreemption():
+                pass  # Events, the audit log and counters are not simulated, nor is a second job.
 
     def _findings(self, change: kinds.Change) -> None:
         rows = self._rows

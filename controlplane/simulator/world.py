@@ -20,7 +20,7 @@ from controlplane.protocol.spec import (
     TrainSpec,
     micro_batch_count,
 )
-from controlplane.protocol.states import JobState, ReplicaState, RequestState
+from controlplane.protocol.states import QUEUED_JOB, JobState, ReplicaState, RequestState
 from controlplane.simulator.agent import Agent, Down
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.extras import Extras, Harsh
@@ -188,7 +188,7 @@ class World:
         if rows.state is JobState.RUNNING:
             expect(rows.committed_step > before, f"I10: running, but no step in {STEADY_S:.0f} s")
             expect(not rows.signals or self._only_lasting(), f"I12: open findings {sorted(rows.signals)}")
-        elif rows.state is JobState.PENDING:
+        elif rows.state in QUEUED_JOB:
             expect(bool(rows.last_wait), "I10: pending without a reason")
         else:
             expect(rows.state in ENDED, f"I10: still {rows.state} {CALM_S:.0f} s after the last fault")

@@ -25,3 +25,24 @@ def test_an_order_is_no_failure_to_the_others_and_ends_nobody_who_is_in_a_view(s
 @pytest.mark.parametrize("seed", range(100, 124 if RELEASE else 106))
 def test_orders_amid_faults_break_nothing(seed: int) -> None:
     assert World(seed).run(orders=4).violations == ()
+
+
+@pytest.mark.parametrize("seed", LONG)
+def test_a_job_that_is_preempted_loses_no_step_and_resumes_when_a_person_says_so(seed: int) -> None:
+    world = World(seed, steps=100_000)
+    world.kernel.after(25.0, world.people.preempt, 30.0)
+    outcome = world.run(0)
+    assert outcome.violations == ()
+    (ended,) = (told for told in outcome.decisions if told.startswith("preempt_request:preempt"))
+    assert ended.endswith(":preempted") and world.server.rows.state == "running"
+    attempt = world.server.rows.attempt
+    assert attempt is not None and attempt.number == 2 and attempt.resume_step > 0
+    assert not world.server.rows.charged_s, "the budget pays for none of it"
+
+
+@pytest.mark.parametrize("seed", range(200, 224 if RELEASE else 208))
+def test_preemptions_amid_faults_break_nothing(seed: int) -> None:
+    world = World(seed, steps=100_000)
+    for at_s in (20.0, 24.0, 28.0, 45.0):
+        world.kernel.after(at_s, world.people.preempt, 12.0)
+    assert world.run(6).violations == ()

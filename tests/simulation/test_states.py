@@ -39,6 +39,9 @@ def test_every_state_that_is_decided_is_entered_and_left_in_some_seed(monkeypatc
             World(seed, standing_by=(seed - 1) % 3).run(faults, orders=0 if faults else 3 * ((seed - 1) % 2)).violations
             == ()
         )
+    parked = World(7007, steps=100_000)
+    parked.kernel.after(25.0, parked.people.preempt, 20.0)
+    assert parked.run(0).violations == ()
     never = set()
     for machine in ("job", "attempt", "replica", "node"):
         states = [str(state) for state in TABLES[machine]]

@@ -9,7 +9,7 @@ from functools import cache
 import msgspec
 import pytest
 
-from controlplane.policy.queue.place import QueuePlace
+from controlplane.policy.queue.place import QueuePlace, Victim
 from controlplane.protocol.frames import NodeCheck
 from controlplane.protocol.spec import FaultSchedule
 from controlplane.protocol.states import RequestKind
@@ -23,10 +23,12 @@ ONE_JOB = "a world has one job, of one name"
 NOT_YET = {
     **dict.fromkeys(("JobFact.id", "JobFact.name", "View.job_id", "Flush.job_id", "Install.job_id"), ONE_JOB),
     **dict.fromkeys(("JobSnapshot.queue", *(f"QueuePlace.{field}" for field in QueuePlace.__struct_fields__)), ONE_JOB),
+    **dict.fromkeys((f"Victim.{field}" for field in Victim.__struct_fields__), ONE_JOB),
+    "RequestFact.urgent": ONE_JOB,
     "JobFact.end_held_until_s": "no step is computed again",
     "CheckpointFact.holders": "no checkpoint lies on the nodes' own disks",
 }
-NO_ACTION: dict[str, str] = {}
+NO_ACTION = {"AskPreemption": ONE_JOB}
 NO_COMMAND = {"order_recompute": "no step is computed again"}
 
 
@@ -222,7 +224,8 @@ def numbers(found: Living) -> None:
 
 
 def persons(found: Living) -> None:
-    """People inject faults, give a command to one rank, and lose a key. How long a setup may last is learned."""
+    """People inject faults, give a command to one rank, lose a key, and have the job yield its devices for a while. How
+    long a setup may last is learned."""
     spec = job_spec(tp=1)
     timeouts = msgspec.structs.replace(spec.resiliency.timeouts, setup_s="auto")
     spec = msgspec.structs.replace(spec, resiliency=msgspec.structs.replace(spec.resiliency, timeouts=timeouts))
@@ -232,6 +235,7 @@ def persons(found: Living) -> None:
     world.faults.schedule(400.0, 0)
     world.kernel.after(30.0, world.people.command_rank)
     world.kernel.after(40.0, world.people.drop_link, 5.0)
+    world.kernel.after(50.0, world.people.preempt, 3.0)
     world.kernel.after(60.0, world.people.inject)
     world.kernel.after(70.0, world.people.lose_key, 10.0)
     world.kernel.after(72.0, _end_all, world)

@@ -155,6 +155,44 @@ def checkpoint(request: HttpRequest, job_id: str) -> HttpResponse:
 
 
 @router.post(
+    "/jobs/{rid:job_id}:preempt",
+    summary="Preempt a job",
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+    auth=needs(Scope.OPERATE),
+)
+def preempt(request: HttpRequest, job_id: str) -> HttpResponse:
+    """It saves, yields its devices and waits until it is resumed; `request` ends when its attempt does. Until then it
+    can be withdrawn."""
+    body, principal = bodies.read(request, bodies.WithReason), principal_of(request)
+
+    def effect() -> Effect:
+        row = selectors.job(job_id)
+        asked = requests.preempt(row, reason=body.reason, actor=principal.name, request_id=request_id_of(request))
+        return Effect(data={"detail": f"{row.name} saves and yields its devices.", "request": asked.id})
+
+    return once(request, effect)
+
+
+@router.post(
+    "/jobs/{rid:job_id}:resume",
+    summary="Resume a preempted job",
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+    auth=needs(Scope.OPERATE),
+)
+def resume(request: HttpRequest, job_id: str) -> HttpResponse:
+    """One that a person preempted is in the queue again, and continues from its newest checkpoint when there is room.
+    One that the queue preempted is there already."""
+    body, principal = bodies.read(request, bodies.WithReason), principal_of(request)
+
+    def effect() -> Effect:
+        row = selectors.job(job_id)
+        asked = requests.resume(row, reason=body.reason, actor=principal.name, request_id=request_id_of(request))
+        return Effect(data={"detail": f"{row.name} continues when there is room for it.", "request": asked.id})
+
+    return once(request, effect)
+
+
+@router.post(
     "/jobs/{rid:job_id}:evict-replica",
     summary="Evict a replica",
     openapi_extra=describe(rest.Accepted, status=202, body=bodies.EvictReplica, errors=(404, 409, 415, 422)),

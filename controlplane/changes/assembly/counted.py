@@ -5,7 +5,7 @@ from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from controlplane.policy.findings import KINDS
-from controlplane.policy.plan import ORDERED, Decision
+from controlplane.policy.plan import ORDERED, PREEMPTED, Decision
 from controlplane.policy.rules.registry import DESTRUCTIVE
 from controlplane.policy.rules.replica_failure import COLLECT
 from controlplane.policy.signals import with_trait
@@ -62,7 +62,7 @@ def idle(tries: Iterable[Try]) -> int:
     no node would start, is passed over: it was not given the time. Steps alone are no progress:
     the next attempt would train them again."""
     given_time = takewhile(lambda each: not each.saved, (each for each in tries if each.end_code != UNFIT))
-    return sum(each.ended and each.end_code != ORDERED for each in given_time)
+    return sum(each.ended and each.end_code not in (ORDERED, PREEMPTED) for each in given_time)
 
 
 def reissued(views: Iterable[Announced]) -> int:

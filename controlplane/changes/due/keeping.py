@@ -14,7 +14,7 @@ from controlplane.changes.kinds import Enqueue
 from controlplane.policy.facts import TERMINAL_JOB
 from controlplane.protocol.commands import KeepCheckpoints
 from controlplane.protocol.keeping import KeptSave
-from controlplane.protocol.states import CommandState, JobState
+from controlplane.protocol.states import QUEUED_JOB, CommandState
 
 MAX_KEPT = 2
 """Checkpoints of a job, beyond its retention: each is a whole state on its storage."""
@@ -74,7 +74,7 @@ def _commanded(rows: KeepingRows) -> Due:
         return None
     whom = rows.saver()
     if whom is None:
-        return CALM_S if rows.job().state == JobState.PENDING else SOON_S
+        return CALM_S if rows.job().state in QUEUED_JOB else SOON_S
     body = KeepCheckpoints(
         job_id=rows.job_id,
         attempt=whom.attempt,

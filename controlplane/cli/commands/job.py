@@ -187,7 +187,7 @@ def explain(job: Job, output: Output = Format.TABLE) -> None:
     with context.client() as client:
         detail = client.jobs.get(job)
         decisions = [context.plain(d) for d in client.jobs.decisions(detail.id, routine=False)][:10]
-        queue = client.jobs.queue(detail.id) if detail.state == "pending" else None
+        queue = client.jobs.queue(detail.id) if detail.state in ("pending", "preempted") else None
         if output in (Format.JSON, Format.YAML, Format.JSONL):
             answer = {"job": detail.name, "state": detail.state, "why": detail.why, "decisions": decisions}
             if queue is not None:
@@ -212,6 +212,22 @@ def checkpoint(job: Job, reason: Reason = BY_HAND, wait: Wait = False, timeout: 
     with context.client() as client:
         asked = client.jobs.checkpoint(job, reason)
         follow_request(client, asked, wait=wait, timeout_s=timeout, then=(f"holdfast job describe {job}",))
+
+
+@app.command()
+def preempt(job: Job, reason: Reason = BY_HAND, wait: Wait = False, timeout: Timeout = 0.0) -> None:
+    """Have a job save, yield its devices and wait for `resume`; with --wait until its attempt ends."""
+    with context.client() as client:
+        asked = client.jobs.preempt(job, reason)
+        follow_request(client, asked, wait=wait, timeout_s=timeout, then=(f"holdfast job resume {job}",))
+
+
+@app.command()
+def resume(job: Job, reason: Reason = BY_HAND, wait: Wait = False, timeout: Timeout = 0.0) -> None:
+    """Give a job that a person preempted its turn back: it continues when there is room for it."""
+    with context.client() as client:
+        asked = client.jobs.resume(job, reason)
+        follow_request(client, asked, wait=wait, timeout_s=timeout, then=(f"holdfast job explain {job}",))
 
 
 @app.command()

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from controlplane.policy.queue.place import Turn
+from controlplane.policy.queue.place import Turn, Victim
 from controlplane.policy.queue.room import Room, Types
 from controlplane.policy.queue.rows import Demand, Entry, Holder, Pending, QueueConfig, QueueFleet, QueuePlan
 from controlplane.policy.queue.schedule import ending, schedule
@@ -25,9 +25,10 @@ class Named(msgspec.Struct, frozen=True, kw_only=True):
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """`needs` in words; `nodes_free` nodes have that many devices free, `devices_free` are free in all. `ahead`: the
-    first of `ahead_count` jobs before it. `frees`: jobs whose end, in this sequence, makes room; empty where there is
-    room, or where their ends are not known. `outranks`: running jobs of lower priority whose devices would be enough,
-    lowest first; empty where all of them together would not be."""
+    first of `ahead_count` jobs before it. `preempts`: running jobs that its next pass asks to yield to it; `yields`:
+    those that were asked, and whose devices are not free yet. `frees`: jobs whose end, in this sequence, makes room;
+    empty where there is room, or where their ends are not known. `outranks`: running jobs of lower priority whose
+    devices would be enough, lowest first; empty where all of them together would not be."""
 
     entry: Entry
     waiting: int
@@ -37,6 +38,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     nodes_free: int | None
     ahead: tuple[Named, ...]
     ahead_count: int
+    preempts: tuple[Victim, ...]
+    yields: tuple[Named, ...]
     frees: tuple[Named, ...]
     outranks: tuple[Named, ...]
 
@@ -63,6 +66,8 @@ def explain(
         nodes_free=room.nodes_with(demand) if demand.nodes else None,
         ahead=tuple(Named(id=e.job.id, name=e.job.name, priority=e.job.priority) for e in ahead[:LISTED]),
         ahead_count=len(ahead),
+        preempts=plan.victims if plan.head == job_id else (),
+        yields=tuple(_named(holder, None) for holder in fleet.holders if holder.yields_to == job_id),
         frees=_enough(room, demand, soon, fleet)[:LISTED],
         outranks=() if fits else _enough(room, demand, _lower(fleet, entry.job), fleet)[:LISTED],
     )

@@ -33,10 +33,26 @@ class Turn(enum.StrEnum):
 HAS_ROOM = frozenset({Turn.FIRST, Turn.BESIDE, Turn.BACKFILL})
 
 
+class Victim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A running job that is to yield its `devices` in this attempt. `lost_gpu_s`: what that is expected to cost, in
+    GPU-seconds; `at_risk_s` of training are not saved, `save_s`: what a save takes (None: not measured). `asked`: how
+    often it was asked before."""
+
+    id: str
+    name: str
+    priority: int
+    attempt: int
+    asked: int
+    devices: int
+    at_risk_s: float
+    save_s: float | None
+    lost_gpu_s: float
+
+
 class QueuePlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`place` from 1 of `waiting` pending jobs. `may_start`: if it can be placed, it is; else it waits for the job
     `behind`, as `sentence` says in words ("" where it may start). `expected_s`: server time at which it is expected
-    to start; None: not known."""
+    to start; None: not known. `victims`: who is to yield to it, of the head alone."""
 
     place: int
     waiting: int
@@ -45,8 +61,9 @@ class QueuePlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     sentence: str = ""
     behind: str = ""
     expected_s: float | None = None
+    victims: tuple[Victim, ...] = ()
 
     @property
     def seeks(self) -> bool:
         """It looks for devices by its own timer."""
-        return self.place == 1 or (self.may_start and self.turn in HAS_ROOM)
+        return self.place == 1 or bool(self.victims) or (self.may_start and self.turn in HAS_ROOM)

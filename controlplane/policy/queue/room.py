@@ -138,23 +138,47 @@ class Room:
         stack.extend(reversed(passed))
         return found
 
-    def give_back(self, devices: Iterable[tuple[str, int]]) -> None:
-        """Somebody who held so many on these nodes has ended; nodes that take no work stay out."""
+    def only(self, demand: Demand) -> "Room":
+        """A copy for this demand alone."""
+        models = self._types.models(demand.gpu_type)
+        return self._with({models: list(self._free[models])})
+
+    def gains(self, demand: Demand, devices: Iterable[tuple[str, int]]) -> int:
+        """How many more devices of its type are free when so many on these nodes are."""
+        models = self._types.models(demand.gpu_type)
+        usable, free = self._usable[models], self._free[models]
+        known = ((self._index[node_id], number) for node_id, number in devices if node_id in self._index)
+        return sum(min(number, usable[index] - free[index]) for index, number in known)
+
+    def give_back(self, devices: Iterable[tuple[str, int]]) -> list[tuple[int, dict[frozenset[str], int]]]:
+        """Somebody who held so many on these nodes has ended; nodes that take no work stay out. What was free on each
+        node before, for `restore`."""
+        before = []
         for node_id, number in devices:
             index = self._index.get(node_id)
             if index is not None:
+                before.append((index, {models: free[index] for models, free in self._free.items()}))
                 self._change(index, number)
+        return before
+
+    def restore(self, before: list[tuple[int, dict[frozenset[str], int]]]) -> None:
+        """As it was before the last `give_back`."""
+        for index, was in reversed(before):
+            for models, free in was.items():
+                self._set(models, index, free)
 
     def _change(self, number: int, by: int) -> None:
         for models, free in self._free.items():
-            before = free[number]
-            after = min(self._usable[models][number], max(0, before + by))
-            if after != before:
-                free[number] = after
-                self._count[models][before] -= 1
-                self._count[models][after] += 1
-                if models in self._sized:
-                    self._sized[models][after].append(number)
+            self._set(models, number, min(self._usable[models][number], max(0, free[number] + by)))
+
+    def _set(self, models: frozenset[str], number: int, after: int) -> None:
+        before = self._free[models][number]
+        if after != before:
+            self._free[models][number] = after
+            self._count[models][before] -= 1
+            self._count[models][after] += 1
+            if models in self._sized:
+                self._sized[models][after].append(number)
 
     def _fullest(self, demand: Demand) -> int:
         """Free devices of as many nodes as it takes, the fullest ones."""

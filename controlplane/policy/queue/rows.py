@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from controlplane.policy.queue.place import Turn
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.queue.place import Turn, Victim
 
 
 class Demand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -33,9 +34,29 @@ class Pending(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     held: str = ""
 
 
+class Stake(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a job that trains and is preemptible would lose. `attempt` of it, begun at `begun_s`; `came_back`: after a
+    preemption. `at_risk_s`: training since its newest checkpoint that outlives its devices; `save_s`: p95 of its saves
+    (None: none was measured); `step_s` of one step, `again_s` from a placement until it trains. `asked`: how often it
+    was asked to yield, `times`: of these by the queue within an hour, but for those that came to nothing; `kept_s`:
+    when one last came to nothing (None: none did). Moments are server seconds."""
+
+    attempt: int
+    begun_s: float
+    at_risk_s: float
+    save_s: float | None
+    step_s: float
+    again_s: float
+    came_back: bool = False
+    asked: int = 0
+    times: int = 0
+    kept_s: float | None = None
+
+
 class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A job that has devices: so many on each node. `ends_s`: server time at which it is expected to end; None: not
-    known. `leaves`: it has ended, or is about to be placed again, and its last processes are on their way out."""
+    known. `leaves`: it has ended, or is about to be placed again, and its last processes are on their way out; or it is
+    asked to yield its devices, to the job `yields_to` ("": a person asks). `stake`: None where it may not be asked."""
 
     id: str
     name: str
@@ -43,27 +64,54 @@ class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     devices: tuple[tuple[str, int], ...]
     ends_s: float | None = None
     leaves: bool = False
+    yields_to: str = ""
+    stake: Stake | None = None
 
 
 class Lender(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A node that takes work: by model how many of its devices are `usable`, and how many of these are `free`."""
+    """A node that takes work: by model how many of its devices are `usable`, and how many of these are `free`; none are
+    where it is `reserved_for` a job, whose spare it is."""
 
     id: str
     usable: Mapping[str, int]
     free: Mapping[str, int]
+    reserved_for: str = ""
 
 
 class QueueFleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Nodes that take work, and nothing of those that drain, are cordoned or out; who holds devices anywhere."""
+    """Nodes that take work, and nothing of those that drain, are cordoned or out; who holds devices anywhere.
+    `preempted`: how many jobs the queue has asked to yield within an hour, but for those that came to nothing."""
 
     nodes: tuple[Lender, ...]
     holders: tuple[Holder, ...] = ()
+    preempted: int = 0
+
+    @property
+    def reserved(self) -> Mapping[str, str]:
+        """Whose spare each node is that is one."""
+        return {node.id: node.reserved_for for node in self.nodes if node.reserved_for}
 
 
 class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """So many jobs at most are weighed against each other in one plan: those behind them are for the next one."""
+    """`at_once`: so many jobs at most are weighed against each other in one plan: those behind them are for the next
+    one. `weighed`: so many sets of victims at most are compared. The rest: see `PolicyConfig`."""
 
     at_once: int = 64
+    weighed: int = 1000
+    preempt_min_runtime_s: float = 300.0
+    preempt_again_s: float = 1800.0
+    preempt_patience_s: float = 60.0
+    preempt_retry_s: float = 60.0
+    max_preemptions: int = 20
+    max_preemptions_of_job: int = 2
+
+
+def config_of(policy: PolicyConfig) -> QueueConfig:
+    """With the policy's limits."""
+    return QueueConfig(**{name: getattr(policy, name) for name in FROM_POLICY})
+
+
+FROM_POLICY = tuple(name for name in QueueConfig.__struct_fields__ if name in PolicyConfig.__struct_fields__)
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -78,7 +126,9 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class QueuePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Every pending job, first in the queue first. `head`: the first job that lacks room, "" for none."""
+    """Every pending job, first in the queue first. `head`: the first job that lacks room, "" for none; `victims`: who
+    is to yield to it."""
 
     entries: tuple[Entry, ...] = ()
     head: str = ""
+    victims: tuple[Victim, ...] = ()

@@ -4,12 +4,14 @@ The queue is sorted by priority, then by age. Each pending job claims what it ne
 where every claim still holds wherever the two are placed. So what is first starts first wherever devices are scarce,
 and side by side where they are not. The first job that does not fit is the head: its claim is on the moment at which
 running jobs that are expected to end have made room for it. Where nobody knows that moment, nothing that could use
-the same devices starts before it. Pure: equal arguments give equal plans.
+the same devices starts before it. Where jobs of lower priority allow it and it is not expected soon, some of them yield
+to the head (`policy.queue.preempt`). Pure: equal arguments give equal plans.
 """
 
 from collections.abc import Iterable, Sequence
 
-from controlplane.policy.queue.place import Turn
+from controlplane.policy.queue.place import Turn, Victim
+from controlplane.policy.queue.preempt import victims
 from controlplane.policy.queue.room import Room, Spare, Types
 from controlplane.policy.queue.rows import Demand, Entry, Holder, Pending, QueueConfig, QueueFleet, QueuePlan
 
@@ -31,7 +33,8 @@ def schedule(queue: Iterable[Pending], fleet: QueueFleet, config: QueueConfig, n
     """The plan for every pending job. `now_s`: server seconds."""
     jobs = in_turn(queue)
     planned = Planning(jobs, fleet, config, now_s)
-    return QueuePlan(entries=tuple(map(planned.entry, range(len(jobs)))), head=planned.head)
+    entries = tuple(map(planned.entry, range(len(jobs))))
+    return QueuePlan(entries=entries, head=planned.head, victims=planned.victims)
 
 
 class Planning:
@@ -46,6 +49,7 @@ class Planning:
         self._claims: list[Claim] = []
         self._starting: list[Demand] = []
         self.head = ""
+        self.victims: tuple[Victim, ...] = ()
 
     def entry(self, number: int) -> Entry:
         """The plan for the job of this number, when those before it have theirs."""
@@ -83,7 +87,13 @@ class Planning:
             self.head = job.id
             expected_s, spare = self._expected(job.demand)
             self._claims.append(Claim(job, spare))
+            if may_start and not self._soon(expected_s) and not any(self._meet(d, job.demand) for d in self._starting):
+                self.victims = victims(job, self._left, self._fleet, self._config, self._now_s)
         return Entry(job=job, place=place, turn=Turn.NO_ROOM, may_start=may_start, behind=behind, expected_s=expected_s)
+
+    def _soon(self, expected_s: float | None) -> bool:
+        """Nobody yields for what others' ends bring about."""
+        return expected_s is not None and expected_s - self._now_s <= self._config.preempt_patience_s
 
     def _start(self, job: Pending, *, concurrent: bool) -> None:
         """It starts now, or as soon as those ahead of it are placed; it claims its room until it is placed itself."""

@@ -25,6 +25,7 @@ def place_of(plan: QueuePlan, job_id: str) -> QueuePlace | None:
         sentence="" if entry.may_start else f"Waits in the queue: {reason(entry, plan)}.",
         behind=entry.behind,
         expected_s=entry.expected_s,
+        victims=plan.victims if plan.head == job_id else (),
     )
 
 

@@ -37,18 +37,16 @@ from controlplane.policy.plan import (
 )
 from controlplane.policy.queue.place import QueuePlace
 from controlplane.policy.snapshot import JobSnapshot, Placement
+from controlplane.policy.timeouts import grace_needed_s
 from controlplane.policy.titles import number_of
 from controlplane.protocol.spec import Parallelism, TrainSpec, ranks_per_replica, replica_count
-from controlplane.protocol.states import UNFIT, AttemptState, IncidentOutcome, JobState
+from controlplane.protocol.states import QUEUED_JOB, STARTING_JOB, UNFIT, AttemptState, IncidentOutcome, JobState
 
 RULE = "lifecycle"
-GRACE_FACTOR = 1.5
-"""Over the 95th percentile of the saves seen: everybody saves at once when many must go."""
-LEAVE_TOGETHER_S = 2.0
-"""How long a trainer waits for its peers to leave with it (trainer.loop.LEAVE_PATIENCE_S)."""
 
-STARTED_JOB = (JobState.STARTING, JobState.RUNNING, JobState.RECOVERING)
+STARTED_JOB = STARTING_JOB | {JobState.RUNNING, JobState.RECOVERING}
 
+RESUMES = JobState.RESUMING
 _OUTCOMES = {
     JobState.SUCCEEDED: IncidentOutcome.RECOVERED,
     JobState.FAILED: IncidentOutcome.LOST,
@@ -78,7 +76,7 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     if not attempt_live(snapshot) and snapshot.attempt is not None and budget and job.state is JobState.PENDING:
         return (_end(snapshot, JobState.FAILED, "budget_spent", f"It is not placed again: {budget}.", 0.0),)
     if not attempt_live(snapshot):
-        return (_place(snapshot, config),) if job.state is JobState.PENDING else ()
+        return (_place(snapshot, config),) if job.state in QUEUED_JOB and not _leaves(snapshot) else ()
     if current_view(snapshot) is None:
         return _first_view(snapshot, config)
     return ()
@@ -124,6 +122,8 @@ def _place(snapshot: JobSnapshot, config: PolicyConfig) -> Decision:
     spec = snapshot.job.spec
     if not snapshot.job.env_opens:
         return _wait_for_key(snapshot)
+    if snapshot.job.parked_by:
+        return _parked(snapshot)
     if snapshot.now_s < attempt_due_s(snapshot, config):
         return _pause(snapshot)
     if snapshot.queue is not None and not snapshot.queue.may_start:
@@ -144,7 +144,7 @@ def _place(snapshot: JobSnapshot, config: PolicyConfig) -> Decision:
         f" on {number_of(len(nodes), 'node')}"
         f" {resume_words(snapshot, order)} ({layout.reason}; {number_of(layout.idle_devices, 'device')} free).",
         key=f"place:{order.number}",
-        actions=(order, SetJobState(to=JobState.STARTING)),
+        actions=(order, SetJobState(to=RESUMES if snapshot.job.state is JobState.PREEMPTED else JobState.STARTING)),
         evidence={
             "replicas": layout.replicas,
             "asked_replicas": replica_count(spec),
@@ -153,6 +153,12 @@ def _place(snapshot: JobSnapshot, config: PolicyConfig) -> Decision:
             **segment_evidence(snapshot, nodes),
         },
     )
+
+
+def _leaves(snapshot: JobSnapshot) -> bool:
+    """Ranks of the attempt that was preempted still save and leave: the next one would fence them."""
+    attempt = snapshot.attempt
+    return snapshot.job.state is JobState.PREEMPTED and attempt is not None and attempt.state is AttemptState.STOPPING
 
 
 def _open_pool(snapshot: JobSnapshot, config: PolicyConfig) -> Pool:
@@ -289,6 +295,26 @@ def _wait_for_key(snapshot: JobSnapshot) -> Decision:
     )
 
 
+def _parked(snapshot: JobSnapshot) -> Decision:
+    """A person has taken its devices from it, and gives it back its turn."""
+    number = snapshot.attempt.number if snapshot.attempt else 0
+    job = snapshot.job
+    return Decision(
+        rule=RULE,
+        choice="wait",
+        reason_code="parked",
+        sentence=f"It is {parked_words(job.name, job.parked_by)}.",
+        key=f"parked:{number}:{zlib.crc32(job.parked_by.encode())}",
+        actions=(),
+        evidence={"parked_by": job.parked_by},
+    )
+
+
+def parked_words(name: str, by: str) -> str:
+    """What it waits for. `by`: who preempted it, and why."""
+    return f"parked ({by}) until somebody resumes it: `holdfast job resume {name}`"
+
+
 def _pause(snapshot: JobSnapshot) -> Decision:
     """Nothing ran, so nothing is charged; but it is not tried over and over either."""
     attempt = snapshot.attempt
@@ -344,12 +370,6 @@ def _cancel(snapshot: JobSnapshot) -> Decision:
     decision = _end(snapshot, JobState.CANCELLED, "cancelled", sentence, needed_s if short else given_s)
     evidence: dict[str, Scalar] = {"grace_given_s": given_s, "save_p95_s": p95_s, "grace_extended": short}
     return msgspec.structs.replace(decision, evidence=evidence)
-
-
-def grace_needed_s(save_p95_s: float | None) -> float:
-    """Seconds from SIGTERM to SIGKILL that let a save end: the step in progress is finished
-    and left together first. 0 when no save has been measured."""
-    return 0.0 if save_p95_s is None else save_p95_s * GRACE_FACTOR + LEAVE_TOGETHER_S
 
 
 def _end(snapshot: JobSnapshot, to: JobState, code: str, sentence: str, grace_s: float) -> Decision:

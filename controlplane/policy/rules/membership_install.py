@@ -15,7 +15,7 @@ from controlplane.policy.facts import (
 from controlplane.policy.plan import Action, Decision, SendInstall, SetJobState, SetReplicaState
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.membership import Install
-from controlplane.protocol.states import JobState, ReplicaState
+from controlplane.protocol.states import STARTING_JOB, JobState, ReplicaState
 
 RULE = "membership_install"
 BECOMES_ACTIVE = frozenset({ReplicaState.FORMING, ReplicaState.CATCHING_UP, ReplicaState.SUSPECT, ReplicaState.SPARE})
@@ -62,6 +62,6 @@ def _states(snapshot: JobSnapshot, answer: Install) -> tuple[Action, ...]:
         for replica in snapshot.replicas
         if replica.index in standbys and replica.state in BECOMES_SPARE
     ]
-    if snapshot.job.state is JobState.STARTING:
+    if snapshot.job.state in STARTING_JOB:
         moves.append(SetJobState(to=JobState.RUNNING))
     return tuple(moves)

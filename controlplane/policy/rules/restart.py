@@ -35,7 +35,6 @@ from controlplane.policy.proved import Failure
 from controlplane.policy.rules.lifecycle import (
     best_effort_spares,
     gang,
-    grace_needed_s,
     layout_for,
     place_attempt,
     resume_words,
@@ -44,9 +43,10 @@ from controlplane.policy.rules.replica_failure import look_first
 from controlplane.policy.signals import with_trait
 from controlplane.policy.signals.base import Trait
 from controlplane.policy.snapshot import AttemptFact, JobSnapshot
+from controlplane.policy.timeouts import grace_needed_s
 from controlplane.policy.titles import of_failures, short
 from controlplane.protocol.spec import ranks_per_replica
-from controlplane.protocol.states import UNFIT, IncidentOutcome, JobState
+from controlplane.protocol.states import STARTING_JOB, UNFIT, IncidentOutcome, JobState
 
 RULE = "restart"
 OF_ATTEMPT = with_trait(Trait.ATTEMPT)
@@ -110,7 +110,7 @@ def again(
             "no_progress_cycles": snapshot.budget.no_progress_cycles,
         },
         alternatives=ways.alternatives(found, taken, because=why.sentence),
-        signal_ids=_signal_ids(snapshot, config, failures, why),
+        signal_ids=ended_with_it(snapshot, config, failures, why.signal_ids),
         cost_gpu_s=cost_s,
         title=of_failures(snapshot, failures) or short(why.sentence),
     )
@@ -153,7 +153,7 @@ def _next(
     except PolicyError as error:
         return "queue", why_none(snapshot, f"waits for devices: {error}"), queue
     outcome = f"attempt {order.number} starts {resume_words(snapshot, order)} ({layout.reason})"
-    state = () if snapshot.job.state is JobState.STARTING else (SetJobState(to=JobState.STARTING),)
+    state = () if snapshot.job.state in STARTING_JOB else (SetJobState(to=JobState.STARTING),)
     return "restart", outcome, (order, *state)
 
 
@@ -222,7 +222,7 @@ def _fail(
             "restarts_in_window": snapshot.budget.restarts_in_window,
             "no_progress_cycles": snapshot.budget.no_progress_cycles,
         },
-        signal_ids=_signal_ids(snapshot, config, failures, why),
+        signal_ids=ended_with_it(snapshot, config, failures, why.signal_ids),
         title=of_failures(snapshot, failures) or short(why.sentence),
     )
 
@@ -233,12 +233,13 @@ def _causes(failures: tuple[Failure, ...]) -> str:
     return " (" + "; ".join(f"replica {f.replica.index}: {f.sentence}" for f in failures) + ")"
 
 
-def _signal_ids(
-    snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...], why: RestartReason
+def ended_with_it(
+    snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...], found: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Everything said about this attempt's ranks, and what the failures rest on. A
-    silent node stays open until it speaks, a device in a correlated failure until a person or its end decides."""
-    causes = {signal for failure in failures for signal in failure.signal_ids} | set(why.signal_ids)
+    """Ids of the findings that end with the attempt: everything reported about its ranks, what the failures rest on and
+    what was `found`. A silent node stays open until it speaks, a device in a correlated failure until a person or its
+    end decides."""
+    causes = {signal for failure in failures for signal in failure.signal_ids} | set(found)
     return tuple(
         signal.id
         for signal in snapshot.signals
@@ -250,5 +251,5 @@ def _signal_ids(
 def _settle(
     snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...], why: RestartReason
 ) -> tuple[Action, ...]:
-    ids = _signal_ids(snapshot, config, failures, why)
+    ids = ended_with_it(snapshot, config, failures, why.signal_ids)
     return (SettleSignals(signal_ids=ids),) if ids else ()

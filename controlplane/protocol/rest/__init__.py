@@ -60,7 +60,7 @@ from controlplane.protocol.rest.jobs import (
     Step,
     Wall,
 )
-from controlplane.protocol.rest.queue import JobQueue, QueuedJob
+from controlplane.protocol.rest.queue import JobQueue, QueuedJob, QueuedPreemption
 from controlplane.protocol.rest.recovery import (
     Alternative,
     Certificate,
@@ -121,6 +121,7 @@ __all__ = [
     "Phase",
     "Problem",
     "QueuedJob",
+    "QueuedPreemption",
     "Rank",
     "RankDeterminism",
     "RankDiagnostic",

@@ -13,6 +13,18 @@ class QueuedJob(Answer, frozen=True, kw_only=True):
     expected_end_at: str | None = None
 
 
+class QueuedPreemption(Answer, frozen=True, kw_only=True):
+    """A running job that yields its devices to another. `asked`: it was, and saves; else it is with the other's next
+    pass. `lost_gpu_s`: what that is expected to cost, in GPU-seconds."""
+
+    id: str
+    name: str
+    priority: int
+    devices: int | None
+    lost_gpu_s: float | None
+    asked: bool
+
+
 class JobQueue(Answer, frozen=True, kw_only=True):
     """Where a job stands among all that wait for devices. `place` from 1 of `waiting` pending jobs; null: it is not in
     the queue, and nothing else is said of it. `turn`: first, beside or backfill (there is room), next (jobs ahead of
@@ -21,8 +33,9 @@ class JobQueue(Answer, frozen=True, kw_only=True):
     starts if it can be placed; `behind`: else the job that it waits for. `needs` in words; `devices_free` of its
     type (null: it is not in the queue), `nodes_free` with as many free as it takes of each (null: it takes them
     anywhere). `ahead`: the first of `ahead_count`. `makes_room`: running jobs whose ends, one after the other, are
-    expected to make room for it alone. `expected_at`: when it is expected to start; null: not known. `outranks`:
-    running jobs of lower priority that hold what it needs; none of them is stopped for it."""
+    expected to make room for it alone. `preempts`: running jobs of lower priority that yield
+    to it. `expected_at`: when it is expected to start; null: not known. `outranks`:
+    running jobs of lower priority whose devices would be enough, whether or not they may be preempted."""
 
     job_id: str
     priority: int
@@ -38,5 +51,6 @@ class JobQueue(Answer, frozen=True, kw_only=True):
     ahead: list[QueuedJob]
     ahead_count: int
     makes_room: list[QueuedJob]
+    preempts: list[QueuedPreemption]
     expected_at: str | None
     outranks: list[QueuedJob]

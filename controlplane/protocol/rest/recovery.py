@@ -63,7 +63,9 @@ class Decision(Answer, frozen=True, kw_only=True):
 class Request(Answer, frozen=True, kw_only=True):
     """What a person asked for: of a job, its `replica` and `rank` where it names them, or of a node. `answer`: what
     came of it so far, as the decision `decision_id` says it; `drain`: the request whose part it is; nothing of it
-    begins after `valid_until`. `withdrawn_by`: who has taken it back, which is answered too."""
+    begins after `valid_until`. `withdrawn_by`: who has taken it back, which is answered too. `urgent_id` and
+    `urgent_name`: the job that a preemption by the queue makes room for; `lost_gpu_s`: GPU-seconds that it is expected
+    to cost."""
 
     id: str
     kind: words.RequestKind
@@ -76,6 +78,9 @@ class Request(Answer, frozen=True, kw_only=True):
     rank: int | None
     fault: str
     drain: str | None
+    urgent_id: str | None
+    urgent_name: str | None
+    lost_gpu_s: float | None
     who: str
     reason: str
     asked_at: str

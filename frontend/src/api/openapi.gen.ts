@@ -661,6 +661,48 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/jobs/{job_id}:preempt": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Preempt a job
+         * @description It saves, yields its devices and waits until it is resumed; `request` ends when its attempt does. Until then it
+         *     can be withdrawn.
+         */
+        post: operations["controlplane_api_routers_jobs_preempt"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/jobs/{job_id}:resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Resume a preempted job
+         * @description One that a person preempted is in the queue again, and continues from its newest checkpoint when there is room.
+         *     One that the queue preempted is there already.
+         */
+        post: operations["controlplane_api_routers_jobs_resume"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/join-tokens": {
         parameters: {
             query?: never;
@@ -2123,7 +2165,7 @@ export interface components {
             replicas_total: number;
             restarts: number;
             /** @enum {string} */
-            state: "pending" | "starting" | "running" | "recovering" | "succeeded" | "failed" | "cancelled";
+            state: "pending" | "starting" | "running" | "recovering" | "preempted" | "resuming" | "succeeded" | "failed" | "cancelled";
             state_reason: string;
             state_since: string;
             step_time_s: number | null;
@@ -2184,7 +2226,7 @@ export interface components {
             spares: components["schemas"]["Spare"][];
             spec: Record<string, unknown>;
             /** @enum {string} */
-            state: "pending" | "starting" | "running" | "recovering" | "succeeded" | "failed" | "cancelled";
+            state: "pending" | "starting" | "running" | "recovering" | "preempted" | "resuming" | "succeeded" | "failed" | "cancelled";
             state_reason: string;
             state_since: string;
             step_time_s: number | null;
@@ -2252,8 +2294,9 @@ export interface components {
          *         starts if it can be placed; `behind`: else the job that it waits for. `needs` in words; `devices_free` of its
          *         type (null: it is not in the queue), `nodes_free` with as many free as it takes of each (null: it takes them
          *         anywhere). `ahead`: the first of `ahead_count`. `makes_room`: running jobs whose ends, one after the other, are
-         *         expected to make room for it alone. `expected_at`: when it is expected to start; null: not known. `outranks`:
-         *         running jobs of lower priority that hold what it needs; none of them is stopped for it.
+         *         expected to make room for it alone. `preempts`: running jobs of lower priority that yield
+         *         to it. `expected_at`: when it is expected to start; null: not known. `outranks`:
+         *         running jobs of lower priority whose devices would be enough, whether or not they may be preempted.
          */
         JobQueue: {
             ahead: components["schemas"]["QueuedJob"][];
@@ -2268,6 +2311,7 @@ export interface components {
             nodes_free: number | null;
             outranks: components["schemas"]["QueuedJob"][];
             place: number | null;
+            preempts: components["schemas"]["QueuedPreemption"][];
             priority: number;
             sentence: string;
             turn: string;
@@ -2834,6 +2878,19 @@ export interface components {
             priority: number;
         };
         /**
+         * QueuedPreemption
+         * @description A running job that yields its devices to another. `asked`: it was, and saves; else it is with the other's next
+         *         pass. `lost_gpu_s`: what that is expected to cost, in GPU-seconds.
+         */
+        QueuedPreemption: {
+            asked: boolean;
+            devices: number | null;
+            id: string;
+            lost_gpu_s: number | null;
+            name: string;
+            priority: number;
+        };
+        /**
          * Rank
          * @description One process of one incarnation of a replica.
          */
@@ -3055,7 +3112,9 @@ export interface components {
          * Request
          * @description What a person asked for: of a job, its `replica` and `rank` where it names them, or of a node. `answer`: what
          *         came of it so far, as the decision `decision_id` says it; `drain`: the request whose part it is; nothing of it
-         *         begins after `valid_until`. `withdrawn_by`: who has taken it back, which is answered too.
+         *         begins after `valid_until`. `withdrawn_by`: who has taken it back, which is answered too. `urgent_id` and
+         *         `urgent_name`: the job that a preemption by the queue makes room for; `lost_gpu_s`: GPU-seconds that it is expected
+         *         to cost.
          */
         Request: {
             answer: string;
@@ -3072,7 +3131,8 @@ export interface components {
             job_id: string | null;
             job_name: string | null;
             /** @enum {string} */
-            kind: "evict" | "checkpoint" | "drain" | "fault";
+            kind: "evict" | "checkpoint" | "drain" | "fault" | "preempt" | "resume";
+            lost_gpu_s: number | null;
             node_id: string | null;
             node_name: string | null;
             rank: number | null;
@@ -3080,6 +3140,8 @@ export interface components {
             replica: number | null;
             /** @enum {string} */
             state: "open" | "taken" | "done" | "refused" | "lapsed" | "withdrawn";
+            urgent_id: string | null;
+            urgent_name: string | null;
             valid_until: string;
             who: string;
             withdrawn_by: string;
@@ -3104,7 +3166,8 @@ export interface components {
             job_id: string | null;
             job_name: string | null;
             /** @enum {string} */
-            kind: "evict" | "checkpoint" | "drain" | "fault";
+            kind: "evict" | "checkpoint" | "drain" | "fault" | "preempt" | "resume";
+            lost_gpu_s: number | null;
             node_id: string | null;
             node_name: string | null;
             parts: components["schemas"]["Request"][];
@@ -3113,6 +3176,8 @@ export interface components {
             replica: number | null;
             /** @enum {string} */
             state: "open" | "taken" | "done" | "refused" | "lapsed" | "withdrawn";
+            urgent_id: string | null;
+            urgent_name: string | null;
             valid_until: string;
             who: string;
             withdrawn_by: string;
@@ -3286,9 +3351,9 @@ export interface components {
         };
         /**
          * Scheduling
-         * @description `priority`: of the jobs that wait for devices the one with the higher priority starts first.
-         *         `preempt_grace_s` between SIGTERM and SIGKILL. `preemptible`: refused but for its default, as no job
-         *         that runs gives way to another yet.
+         * @description `priority`: of the jobs that wait for devices the one with the higher priority starts first, and jobs that run
+         *         with a lower one may have to yield their devices to it, unless they are not `preemptible`. `preempt_grace_s`: to
+         *         save in before a preemption, and between SIGTERM and SIGKILL.
          */
         Scheduling: {
             /** @default 60 */
@@ -4072,6 +4137,7 @@ export type Phase = components['schemas']['Phase'];
 export type Place = components['schemas']['Place'];
 export type Problem = components['schemas']['Problem'];
 export type QueuedJob = components['schemas']['QueuedJob'];
+export type QueuedPreemption = components['schemas']['QueuedPreemption'];
 export type Rank = components['schemas']['Rank'];
 export type RankDeterminism = components['schemas']['RankDeterminism'];
 export type RankDiagnostic = components['schemas']['RankDiagnostic'];
@@ -5379,6 +5445,84 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": components["schemas"]["FaultRank"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_jobs_preempt: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WithReason"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_jobs_resume: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WithReason"];
             };
         };
         responses: {

@@ -6,12 +6,12 @@ import { count, duration } from "../lib/format";
 import { ranksPerReplica } from "../lib/layout";
 import { ConfirmDialog } from "../ui/dialog";
 
-export type JobAct = { kind: "cancel" } | { kind: "checkpoint" } | { kind: "evict"; replica: Replica };
+export type JobAct = { kind: "cancel" | "checkpoint" | "preempt" | "resume" } | { kind: "evict"; replica: Replica };
 
 const ranksOf = (job: JobDetail): number =>
   job.layout ? ranksPerReplica(job.layout) * job.replicas_active : 0;
 
-type JobRequest = Extract<Writable, `/jobs/{job_id}:${"cancel" | "checkpoint" | "evict-replica"}`>;
+type JobRequest = Extract<Writable, `/jobs/{job_id}:${"cancel" | "checkpoint" | "preempt" | "resume" | "evict-replica"}`>;
 
 async function sendRequest(path: JobRequest, job: JobDetail, body: Record<string, unknown>): Promise<string> {
   return (await post(path, { job_id: job.id }, body)).detail;
@@ -33,6 +33,22 @@ export function JobActions({ job, act, onClose }: { job: JobDetail; act: JobAct;
           title="Checkpoint now" confirmLabel="Save at the next step" onClose={onClose}
           onConfirm={(reason) => sendRequest("/jobs/{job_id}:checkpoint", job, { reason })}
           blastRadius={<>All <b>{count(ranksOf(job))} ranks</b> save at the next step boundary. Training stands still for as long as a save blocks; nothing is stopped.</>}
+        />
+      );
+    case "preempt":
+      return (
+        <ConfirmDialog
+          title={`Preempt ${job.name}`} confirmLabel="Save and yield the devices" danger onClose={onClose}
+          onConfirm={(reason) => sendRequest("/jobs/{job_id}:preempt", job, { reason })}
+          blastRadius={<>All <b>{count(ranksOf(job))} ranks</b> save, then end and free their devices. Where no save is committed within their grace, work since step {count(job.last_checkpoint_step ?? 0)} ({duration(job.work_at_risk_s)}) is lost. The job waits until somebody resumes it; the restart budget pays for none of it.</>}
+        />
+      );
+    case "resume":
+      return (
+        <ConfirmDialog
+          title={`Resume ${job.name}`} confirmLabel="Resume" onClose={onClose}
+          onConfirm={(reason) => sendRequest("/jobs/{job_id}:resume", job, { reason })}
+          blastRadius={<>It is in the queue again by its priority and age, and continues from the checkpoint of step {count(job.last_checkpoint_step ?? 0)} when there is room. Nothing that runs is stopped by this.</>}
         />
       );
     case "evict": {

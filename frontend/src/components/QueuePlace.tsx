@@ -23,7 +23,13 @@ export function QueuePlace({ jobId }: { jobId: string }): ReactElement | null {
       <p className="muted">Needs {queue.needs}.</p>
       {queue.ahead.length > 0 ? <p className="muted">Ahead of it: <Jobs jobs={queue.ahead} />{more > 0 ? ` and ${more} more` : ""}.</p> : null}
       {queue.makes_room.length > 0 ? <p className="muted">Room is expected when these have ended: <Jobs jobs={queue.makes_room} />.</p> : null}
-      {queue.outranks.length > 0 ? <p className="muted">It has a higher priority than: <Jobs jobs={queue.outranks} />. No running job is stopped for it.</p> : null}
+      {queue.preempts.length > 0
+        ? <p className="muted">Yielding their devices to it: {queue.preempts.map((job, index) => (
+          <span key={job.id}>
+            {index > 0 ? ", " : ""}<Link to={paths.job(job.id)}>{job.name}</Link> (priority {job.priority}; {job.asked ? "saves now" : "asked next"}{job.lost_gpu_s === null ? "" : `, ${count(Math.round(job.lost_gpu_s))} GPU-seconds expected to be lost`})
+          </span>
+        ))}.</p>
+        : queue.outranks.length > 0 ? <p className="muted">It has a higher priority than: <Jobs jobs={queue.outranks} />. No preemption is planned now.</p> : null}
     </Panel>
   );
 }

@@ -56,7 +56,7 @@ function Content({ job: read, readMs }: { job: JobDetail; readMs: number }): Rea
           <span>An incident is open on this job. <Link to={paths.incident(job.open_incident_id)}>See what was found and what is being done</Link></span>
         </div>
       ) : null}
-      {job.state === "pending" ? <QueuePlace jobId={job.id} /> : null}
+      {job.state === "pending" || job.state === "preempted" ? <QueuePlace jobId={job.id} /> : null}
       <Figures job={job} settled={settled} />
       <Replicas job={job} final={final} settled={settled} onEvict={(replica) => setAct({ kind: "evict", replica })} onLogs={setLog} />
       <StepCharts jobId={job.id} settled={settled} source={source} />
@@ -72,6 +72,9 @@ function Head({ job, onAct }: { job: JobDetail; onAct: (act: JobAct) => void }):
   const actions = (
     <>
       <ActButton of={job} act="checkpoint" onPress={() => onAct({ kind: "checkpoint" })}><Icon name="disk" size={13} /> Checkpoint now</ActButton>
+      {job.state === "preempted"
+        ? <ActButton of={job} act="resume" onPress={() => onAct({ kind: "resume" })}><Icon name="play" size={13} /> Resume</ActButton>
+        : <ActButton of={job} act="preempt" onPress={() => onAct({ kind: "preempt" })}><Icon name="hourglass" size={13} /> Preempt</ActButton>}
       <ActButton of={job} act="cancel" className="danger" onPress={() => onAct({ kind: "cancel" })}><Icon name="ban" size={13} /> Cancel job</ActButton>
     </>
   );

@@ -15,7 +15,7 @@ import { Empty, Figure, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/ba
 import { Icon } from "../ui/icons";
 import { styleOf } from "../ui/states";
 
-const JOB_ORDER: JobState[] = ["running", "recovering", "starting", "pending", "succeeded", "failed", "cancelled"];
+const JOB_ORDER: JobState[] = ["running", "recovering", "resuming", "starting", "preempted", "pending", "succeeded", "failed", "cancelled"];
 
 export function OverviewPage(): ReactElement {
   const overview = useQuery(queries.overview());

@@ -23,6 +23,8 @@ const JOB: Record<JobState, StateStyle> = {
   starting: style("send", "info", "its processes are being started"),
   running: style("play", "ok", "training; steps are being committed"),
   recovering: style("cycle", "warn", "recovering from a fault"),
+  preempted: style("hourglass", "warn", "saved, and its devices were given away; it waits to resume"),
+  resuming: style("send", "info", "placed again; its ranks load the checkpoint that it was preempted at"),
   succeeded: style("check", "ok", "all steps are committed"),
   failed: style("cross", "bad", "it ended without reaching its last step"),
   cancelled: style("ban", "idle", "a person stopped it"),

@@ -14,6 +14,7 @@ from controlplane.access.refusals import MAX_ROWS_A_WINDOW, WINDOW_S, Refusals, 
 from controlplane.access.services import create_api_token, create_one_time_password
 from controlplane.api import openapi
 from controlplane.fleet.models import Node
+from controlplane.jobs.models import Job
 from controlplane.recovery.models import Incident
 from controlplane.recovery.requests import checkpoint
 from controlplane.runtime.clock import now
@@ -37,6 +38,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "/api/v1/jobs": SPEC | {"metadata": {"name": "another"}},
     "/api/v1/jobs/{job_id}:cancel": {"reason": WHY},
     "/api/v1/jobs/{job_id}:checkpoint": {"reason": WHY},
+    "/api/v1/jobs/{job_id}:preempt": {"reason": WHY},
+    "/api/v1/jobs/{job_id}:resume": {"reason": WHY},
     "/api/v1/jobs/{job_id}:evict-replica": {"reason": WHY, "replica": 0},
     "/api/v1/jobs/{job_id}:fault": {"reason": WHY, "replica": 0, "rank": 0, "fault": "nan"},
     "/api/v1/jobs/{job_id}:debug": {"reason": WHY, "replica": 0, "rank": 0, "diagnostic": "ping"},
@@ -105,6 +108,8 @@ def target(ids: dict[str, str]) -> Callable[[str], str]:
             here["node_id"] = make_node("node-3").id
         if path.endswith(":restore"):
             Node.objects.filter(pk=here["node_id"]).update(revoked_at=now())
+        if path.endswith(":resume"):
+            Job.objects.filter(pk=here["job_id"]).update(state="preempted", parked_by="user:ada: r")
         if path.endswith(":uncordon"):
             Node.objects.filter(pk=here["node_id"]).update(state="cordoned")
         if path.endswith(":confirm"):

@@ -38,6 +38,8 @@ OPERATIONS: dict[str, Row] = {
     "GET /jobs/{job_id}": Row("read"),
     "POST /jobs/{job_id}:cancel": Row("operate", WITH_REASON),
     "POST /jobs/{job_id}:checkpoint": Row("operate", WITH_REASON),
+    "POST /jobs/{job_id}:preempt": Row("operate", WITH_REASON),
+    "POST /jobs/{job_id}:resume": Row("operate", WITH_REASON),
     "POST /jobs/{job_id}:evict-replica": Row("operate", {"reason": "r", "replica": 0}),
     "POST /jobs/{job_id}:fault": Row("operate", {"reason": "r", "replica": 0, "rank": 0, "fault": "nan"}),
     "POST /jobs/{job_id}:debug": Row("operate", {"reason": "r", "replica": 0, "rank": 0, "diagnostic": "ping"}),

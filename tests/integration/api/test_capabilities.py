@@ -36,7 +36,7 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 NODE_ACTS = ("cordon", "uncordon", "drain", "confirm", "revoke", "restore", "rotate-key", "re-enrol", "remove")
 ACTS = {
-    "jobs": ("cancel", "checkpoint", *BODIES),
+    "jobs": ("cancel", "checkpoint", "preempt", "resume", *BODIES),
     "nodes": NODE_ACTS,
     "devices": ("reset",),
     "incidents": ("acknowledge",),
@@ -81,16 +81,16 @@ def test_every_act_that_the_api_offers_has_its_row() -> None:
 
 
 @pytest.mark.parametrize("placed", [True, False])
-@pytest.mark.parametrize("act", ["cancel", "checkpoint"])
+@pytest.mark.parametrize("act", ["cancel", "checkpoint", "preempt", "resume"])
 @pytest.mark.parametrize("state", states("job"))
 def test_a_job(caller: Any, job: Job, state: str, act: str, placed: bool) -> None:
-    Job.objects.update(state=state)
+    Job.objects.update(state=state, parked_by="" if placed else "user:ada: r")
     if not placed:
         Rank.objects.update(released_at=now())
     admin = caller("admin")
     alone = admin.get(f"/jobs/{job.id}").json()["capabilities"]
     assert admin.get("/jobs").json()["items"][0]["capabilities"] == alone
-    assert set(alone) == {"cancel", "checkpoint"}
+    assert set(alone) == {"cancel", "checkpoint", "preempt", "resume"}
     holds(admin, "jobs", job.id, act, alone)
 
 

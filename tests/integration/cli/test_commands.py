@@ -217,6 +217,8 @@ def test_debug_shows_the_traceback(world: World, holdfast: Run) -> None:
 
 def test_orders_are_facts_that_the_policy_answers(world: World, holdfast: Run) -> None:
     assert holdfast("job", "checkpoint", "tiny", "-r", "before lunch").code == Exit.OK
+    refused = holdfast("job", "resume", "tiny")
+    assert refused.code == Exit.CONFLICT and "only a preempted job can be resumed" in refused.err
     assert holdfast("job", "evict-replica", "tiny", "1").code == Exit.OK
     assert holdfast("job", "evict-replica", "tiny", "1").code == Exit.OK
     assert list(Request.objects.order_by("id").values_list("kind", "reason")) == [

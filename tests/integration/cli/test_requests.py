@@ -35,6 +35,7 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     ("argv", "kind"),
     [
         (["job", "checkpoint", "tiny"], "checkpoint"),
+        (["job", "preempt", "tiny"], "preempt"),
         (["job", "evict-replica", "tiny", "1"], "evict"),
         (["rank", "fault", "tiny", "1", "0", "hang"], "fault"),
         (["node", "drain", "node-1"], "drain"),

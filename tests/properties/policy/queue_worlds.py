@@ -80,6 +80,7 @@ class QueueWorld:
                 id=node,
                 usable={self.models[node]: size},
                 free={} if node in self.whole else {self.models[node]: size - len(self.used[node])},
+                reserved_for=self.whole.get(node, ""),
             )
             for node, size in self.sizes.items()
             if node not in self.out

@@ -95,8 +95,8 @@ def test_an_answer_is_the_decisions_sentence_and_an_end_has_its_moment(to: Reque
     world = training()
     request = ask(world, RequestKind.CHECKPOINT)
     (changes,) = world.told(AnswerRequest(request=request, to=to))
-    ended = {} if to is RequestState.TAKEN else {"ended_s": 1000.0}
-    assert changes == kinds.Transition(RequestKey(request), to, SENTENCE, {"answer": SENTENCE} | ended)
+    moment = {"taken_s" if to is RequestState.TAKEN else "ended_s": 1000.0}
+    assert changes == kinds.Transition(RequestKey(request), to, SENTENCE, {"answer": SENTENCE} | moment)
 
 
 def test_an_answer_to_what_is_gone_changes_nothing() -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from controlplane.cli.waits import lines
-from controlplane.protocol.rest import JobQueue, QueuedJob
+from controlplane.protocol.rest import JobQueue, QueuedJob, QueuedPreemption
 
 
 def queue(**changes: Any) -> JobQueue:
@@ -25,6 +25,7 @@ def queue(**changes: Any) -> JobQueue:
         "makes_room": [],
         "expected_at": None,
         "outranks": [],
+        "preempts": [],
     }
     return JobQueue(**(values | changes))
 
@@ -45,8 +46,21 @@ def test_what_would_make_room_and_whom_it_outranks_are_named() -> None:
     text = "\n".join(lines(many))
     assert "a (priority 900) and 11 more" in text
     assert "r (priority 400) is expected to end 2026-11-27T05:00:00Z" in text
-    assert "r (priority 400); no running job is stopped for it" in text
+    assert "r (priority 400); no preemption is planned now" in text
     assert "devices: 8\n" in text
+
+
+def test_who_yields_is_named_with_what_it_costs_and_how_far_that_is() -> None:
+    ends = QueuedJob(id="job_7", name="r", priority=400)
+    base = {"id": "job_7", "name": "r", "priority": 400, "devices": 8}
+    saves = QueuedPreemption(**base, lost_gpu_s=96.4, asked=True)
+    text = "\n".join(
+        lines(queue(outranks=[ends], preempts=[saves, QueuedPreemption(**base, lost_gpu_s=None, asked=False)]))
+    )
+    assert (
+        "r (priority 400; saves now, 96 GPU-seconds are expected to be lost), r (priority 400; is asked next)" in text
+    )
+    assert "outranks" not in text
 
 
 def test_of_a_job_outside_the_queue_the_sentence_is_all() -> None:

@@ -114,13 +114,14 @@ def test_a_rule_has_a_test(rule: Rule) -> None:
 def test_what_the_table_derives_is_what_was_listed_before() -> None:
     assert set(registry.FAULT) == {
         "ordered_eviction", "replica_failure", "leave_out", "restart", "device_fault", "outer_error", "device_risk",
-        "numerics", "straggler", "common_stall",
+        "numerics", "straggler", "common_stall", "preempt_request",
     }  # fmt: skip
     assert set(registry.TOLD) == {"ordered_eviction", "replica_failure", "leave_out", "restart", "common_stall"}
     assert set(registry.DESTRUCTIVE) == {"ordered_eviction", "replica_failure", "restart", "straggler"}
     assert {rule.name for rule in RULES if not rule.remedial} == {
         "lifecycle", "ordered_eviction", "common_stall", "membership_install", "admit_joiner", "swap", "strength",
         "spares", "rehearsal", "look", "void", "evict_request", "drain_request", "checkpoint_request", "fault_request",
+        "preempt_request", "resume_request", "make_room",
     }  # fmt: skip
 
 

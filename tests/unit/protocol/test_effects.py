@@ -6,7 +6,7 @@ from controlplane.protocol.spec_lint import lint
 from tests.unit.protocol.test_spec_lint import broken
 
 REFUSED = (
-    "/spec/scheduling/preemptible", "/metadata/annotations", "/spec/resiliency/risk/window_samples",
+    "/metadata/annotations", "/spec/resiliency/risk/window_samples",
 )  # fmt: skip
 """Fields whose defaults alone are accepted."""
 
@@ -14,7 +14,6 @@ REFUSED = (
 @pytest.mark.parametrize(
     ("pointer", "value"),
     [
-        ("/spec/scheduling/preemptible", False),
         ("/metadata/annotations", {"a": "b"}),
         ("/spec/resiliency/risk/window_samples", 30),
     ],
@@ -27,7 +26,7 @@ def test_a_field_that_would_change_nothing_is_refused_and_says_so(pointer: str, 
 
 def test_their_defaults_may_be_written_out() -> None:
     document = broken(
-        ("/spec/scheduling", {"priority": 900, "preemptible": True}),
+        ("/spec/scheduling", {"priority": 900, "preemptible": False}),
         ("/metadata/annotations", {}),
         ("/metadata/labels", {"team": "nlp"}),
     )

@@ -128,6 +128,8 @@ ELSEWHERE: dict[str, str] = {
     "/metadata/labels": f"{JOBS}::test_jobs_are_listed_by_all_the_labels_that_are_asked_for",
     "/spec/scheduling/priority": "tests/integration/backend/test_queue.py"
     "::test_of_two_jobs_on_a_full_fleet_the_urgent_one_starts_first_whoever_is_asked_first",
+    "/spec/scheduling/preemptible": "tests/integration/backend/test_make_room.py"
+    "::test_a_job_that_is_not_preemptible_keeps_its_devices",
     "/spec/resources/spares/warm": "tests/unit/policy/test_spares.py::test_cold_spares_are_reserved_and_not_warmed",
     "/spec/entrypoint": LAUNCH,
     "/spec/env": f"{SECRETS}::test_a_dump_of_the_database_has_no_value_of_a_jobs_env_and_its_nodes_get_them_all",

@@ -1,0 +1,123 @@
+"""What running jobs would lose if they were preempted now, and who is asked to yield: rows for `policy.queue.preempt`.
+
+A few queries for all jobs together, grouped by job. Reads alone.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from statistics import median
+from typing import Any
+
+from django.db.models import Count, F, Max, Min, Q, Window
+from django.db.models.functions import RowNumber
+
+from controlplane.changes.assembly.measured import RECENT, Times, learned_times
+from controlplane.checkpoints.models import Checkpoint
+from controlplane.jobs.models import Attempt
+from controlplane.jobs.numbers import COMMITTED_CHECKPOINTS, LOCAL_KIND
+from controlplane.policy.checkpoints import TRUSTED
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.queue.rows import Stake
+from controlplane.protocol.states import LIVE_REQUEST, AttemptState, RequestKind, RequestState
+from controlplane.recovery.models import LIVE, Request, ViewRow
+from controlplane.runtime.clock import ago
+
+HOUR_S = 3600.0
+CAME_TO_IT = [str(state) for state in (*LIVE_REQUEST, RequestState.DONE)]
+
+
+def yielding() -> Mapping[str, str]:
+    """Of each job that is asked to yield its devices the id of the job that needs them, "" where a person asks."""
+    rows = _asked().filter(LIVE, withdrawn_by="")
+    return {job_id: urgent or "" for job_id, urgent in rows.values_list("job_id", "urgent_id") if job_id}
+
+
+def expected(urgent: str) -> Mapping[str, float]:
+    """GPU-seconds that it was expected to cost each job that is asked to yield to this one."""
+    rows = _asked().filter(LIVE, urgent=urgent, withdrawn_by="")
+    return {job_id: value for job_id, value in rows.values_list("job_id", "value") if job_id}
+
+
+def preempted() -> int:
+    """How many jobs the queue has asked to yield within an hour, but for those that came to nothing."""
+    return _asked().filter(urgent__isnull=False, asked_at__gte=ago(HOUR_S), state__in=CAME_TO_IT).count()
+
+
+def stakes_of(jobs: Mapping[str, tuple[int, Any]], policy: PolicyConfig) -> Mapping[str, Stake]:
+    """Of those (committed step and pace by id) whose attempt runs."""
+    live = _attempts(jobs.keys())
+    kept, saves, views, asked = _kept(live), _saves(live), _first_views(live), _history(live)
+    found: dict[str, Stake] = {}
+    for job_id, (number, began) in live.items():
+        step, pace = jobs[job_id]
+        recent = pace.get("recent") if pace else None
+        step_s = float(median(recent)) if recent else policy.default_step_s
+        first = views.get((job_id, number))
+        again_s = policy.default_start_s + policy.default_catch_up_s
+        history = asked.get(job_id, {})
+        done = history.get("done")
+        nothing = history.get("nothing")
+        found[job_id] = Stake(
+            attempt=number,
+            begun_s=began.timestamp(),
+            at_risk_s=max(0, step - kept.get(job_id, 0)) * step_s,
+            save_s=learned_times(Times(saves=saves.get(job_id, ()))).save_p95_s,
+            step_s=step_s,
+            again_s=max(0.0, (first - began).total_seconds()) if first is not None else again_s,
+            came_back=done is not None and done <= began,
+            asked=history.get("number", 0),
+            times=history.get("times", 0),
+            kept_s=nothing.timestamp() if nothing is not None else None,
+        )
+    return found
+
+
+def _asked() -> Any:
+    return Request.objects.filter(kind=RequestKind.PREEMPT)
+
+
+def _attempts(ids: Collection[str]) -> Mapping[str, tuple[int, datetime]]:
+    rows = Attempt.objects.filter(job__in=list(ids), state=AttemptState.RUNNING)
+    return {job_id: (number, at) for job_id, number, at in rows.values_list("job_id", "number", "started_at")}
+
+
+def _persistent(ids: Collection[str]) -> Any:
+    return Checkpoint.objects.filter(job__in=list(ids)).exclude(kind=LOCAL_KIND)
+
+
+def _kept(ids: Collection[str]) -> Mapping[str, int]:
+    """The step of the newest checkpoint that outlives the job's devices."""
+    rows = _persistent(ids).filter(state__in=[str(state) for state in TRUSTED]).order_by()
+    return dict(rows.values_list("job_id").annotate(newest=Max("step")).values_list("job_id", "newest"))
+
+
+def _saves(ids: Collection[str]) -> Mapping[str, list[float]]:
+    """Seconds that the newest saves took."""
+    rows = _persistent(ids).filter(state__in=COMMITTED_CHECKPOINTS, total_s__gt=0)
+    place = Window(RowNumber(), partition_by=F("job_id"), order_by=[F("step").desc(), F("epoch").desc()])
+    newest = rows.annotate(place=place).filter(place__lte=RECENT)
+    found: dict[str, list[float]] = defaultdict(list)
+    for job_id, total_s in newest.values_list("job_id", "total_s"):
+        found[job_id].append(total_s)
+    return found
+
+
+def _first_views(live: Mapping[str, tuple[int, datetime]]) -> Mapping[tuple[str, int], datetime]:
+    """When every rank of the attempt had come: by job and attempt."""
+    rows = ViewRow.objects.filter(job__in=list(live)).order_by().values_list("job_id", "attempt")
+    return {(job_id, number): at for job_id, number, at in rows.annotate(first=Min("announced_at"))}
+
+
+def _history(ids: Collection[str]) -> Mapping[str, dict[str, Any]]:
+    """Of each job that was ever asked to yield: how often, and when that came to something and when to nothing."""
+    over = [str(state) for state in (RequestState.WITHDRAWN, RequestState.REFUSED, RequestState.LAPSED)]
+    by_queue = Q(urgent__isnull=False, asked_at__gte=ago(HOUR_S), state__in=CAME_TO_IT)
+    rows = _asked().filter(job__in=list(ids)).order_by().values("job_id")
+    counted = rows.annotate(
+        number=Count("pk"),
+        times=Count("pk", filter=by_queue),
+        done=Max("ended_at", filter=Q(state=RequestState.DONE)),
+        nothing=Max("ended_at", filter=Q(state__in=over)),
+    )
+    return {row["job_id"]: row for row in counted}
