@@ -13,7 +13,7 @@ from controlplane.jobs.models import Job, Rank
 from controlplane.policy.fleet import FleetSnapshot
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.diagnostics import FLIGHT_RECORDER, LOG, NOT_GOT
-from controlplane.protocol.states import LIVE_INCIDENT, QUEUED_JOB, JobState
+from controlplane.protocol.states import LIVE_INCIDENT, QUEUED_JOB
 from controlplane.recovery import course
 from controlplane.recovery.incident_evidence import first_failure, stack_groups
 from controlplane.recovery.models import Decision, Incident, RankLook, Signal
