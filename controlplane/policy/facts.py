@@ -146,20 +146,21 @@ def member_of(snapshot: JobSnapshot, replica: ReplicaFact) -> Member:
 
 def following_view(
     snapshot: JobSnapshot,
-    members: Iterable[ReplicaFact],
+    members: Iterable[ReplicaFact | Member],
     reason: str,
     *,
     at_step: int | None = None,
     left_out: Iterable[ReplicaFact] = (),
     returning: tuple[int, ...] = (),
 ) -> View:
-    """The next view of the attempt that lives, over these replicas: see `membership.next_view`."""
+    """The next view of the attempt that lives, over these replicas: see `membership.next_view`. What each is follows
+    from the current view, but for one that is given as a member."""
     assert snapshot.attempt is not None, "views belong to an attempt"
     return next_view(
         job_id=snapshot.job.id,
         attempt=snapshot.attempt.number,
         epoch=snapshot.job.epoch + 1,
-        members=tuple(member_of(snapshot, replica) for replica in members),
+        members=tuple(each if isinstance(each, Member) else member_of(snapshot, each) for each in members),
         before=current_view(snapshot),
         reason=reason,
         at_step=at_step,

@@ -169,9 +169,11 @@ class Truth:
         needed = max(1, world.spec.resources.min_replicas)
         if rows.attempt is None or world.network.is_bad(NOISE_MEMORY_S):
             return 0, needed
-        stay = [row for row in rows.replicas.values() if not row.ordered_out]
-        names = [(rows.attempt.number, row.index, row.incarnation) for row in stay]
-        found = [process for name in names if (process := world.trainer.processes.get(name)) is not None]
+        number, processes = rows.attempt.number, world.trainer.processes
+        entered = max((each.epoch for each in processes.values() if each.attempt == number), default=0)
+        lives = ((row, processes.get((number, row.index, row.incarnation))) for row in rows.replicas.values())
+        # One that a person wants out holds what is newest until somebody is in a view without it.
+        found = [each for row, each in lives if each is not None and (not row.ordered_out or each.epoch == entered)]
         newest = max((process.committed for process in found), default=0)
         holding = [each for each in found if each.loaded and each.epoch and not each.standing.is_joiner]
         able = [each for each in holding if each.able() and each.committed == newest]

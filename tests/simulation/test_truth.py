@@ -105,6 +105,17 @@ def test_an_attempt_that_ends_for_too_few_replicas_has_too_few() -> None:
     assert world.checkers.violations == [said]
 
 
+def test_one_that_a_person_wants_out_holds_the_newest_state_until_another_is_in_a_view_without_it() -> None:
+    world = training()
+    rows, processes = world.server.rows.replicas, tuple(world.trainer.processes.values())
+    for row in rows.values():
+        row.ordered_out = "ada"
+    assert world.truth.holders() == (3, 1)
+    for rank in processes[0].ranks.values():
+        rank.core.standing.epoch += 1
+    assert world.truth.holders() == (1, 1)
+
+
 @pytest.mark.parametrize("seed", [960107, 960405, 960524, 961149])
 def test_worlds_in_which_the_checkers_were_wrong_pass(seed: int) -> None:
     assert mixed.run(seed).violations == ()
