@@ -6,6 +6,7 @@ import pytest
 from controlplane.policy.plan import Decision
 from controlplane.policy.rules import restart
 from controlplane.simulator import mixed
+from controlplane.simulator.process import Process
 from controlplane.simulator.world import World
 from trainer.core.rank import Stage
 
@@ -111,9 +112,24 @@ def test_one_that_a_person_wants_out_holds_the_newest_state_until_another_is_in_
     for row in rows.values():
         row.ordered_out = "ada"
     assert world.truth.holders() == (3, 1)
-    for rank in processes[0].ranks.values():
-        rank.core.standing.epoch += 1
+    enter_another(processes[0])
     assert world.truth.holders() == (1, 1)
+
+
+def test_one_that_is_left_out_of_a_view_that_others_are_in_is_no_holder() -> None:
+    world = training()
+    rows, processes = world.server.rows, tuple(world.trainer.processes.values())
+    assert rows.view is not None
+    enter_another(processes[0])
+    assert world.truth.holders() == (3, 1), "the others are awaited in it"
+    stay = tuple(each for each in rows.view.members if each.replica != processes[1].index)
+    rows.view = msgspec.structs.replace(rows.view, members=stay)
+    assert world.truth.holders() == (2, 1)
+
+
+def enter_another(process: Process) -> None:
+    for rank in process.ranks.values():
+        rank.core.standing.epoch += 1
 
 
 @pytest.mark.parametrize("seed", [960107, 960405, 960524, 961149])
