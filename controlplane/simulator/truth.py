@@ -174,19 +174,22 @@ class Truth:
         number, processes = rows.attempt.number, world.trainer.processes
         entered = max((each.epoch for each in processes.values() if each.attempt == number), default=0)
         lives = ((row, processes.get((number, row.index, row.incarnation))) for row in rows.replicas.values())
-        found = [each for row, each in lives if each is not None and (each.epoch == entered or self._awaited(row))]
+        found = [
+            each
+            for row, each in lives
+            if each is not None and (self._is_in(row) or (each.epoch == entered and not rows.install))
+        ]
         newest = max((process.committed for process in found), default=0)
         holding = [each for each in found if each.loaded and each.epoch and not each.standing.is_joiner]
         able = [each for each in holding if each.able() and each.committed == newest]
         sound = [each for each in able if not self.wrongs(each.attempt, each.index, each.incarnation)]
         return len(sound), needed
 
-    def _awaited(self, row: ReplicaRow) -> bool:
-        """The newest view has it hold the state. Whom one leaves out that somebody has entered may be a step behind
-        for all that its server can know, and is no holder then."""
+    def _is_in(self, row: ReplicaRow) -> bool:
+        """The newest view has it hold the state. Once that is installed a step may be committed at any moment: whom it
+        leaves out may be behind for all that its server can know, and is no holder then."""
         view = self._world.server.rows.view
-        members = view.members if view is not None and not row.ordered_out else ()
-        holding = (each for each in members if each.role is not MemberRole.JOINER)
+        holding = (each for each in (view.members if view else ()) if each.role is not MemberRole.JOINER)
         return any((each.replica, each.incarnation) == (row.index, row.incarnation) for each in holding)
 
 

@@ -6,7 +6,6 @@ import pytest
 from controlplane.policy.plan import Decision
 from controlplane.policy.rules import restart
 from controlplane.simulator import mixed
-from controlplane.simulator.process import Process
 from controlplane.simulator.world import World
 from trainer.core.rank import Stage
 
@@ -106,30 +105,22 @@ def test_an_attempt_that_ends_for_too_few_replicas_has_too_few() -> None:
     assert world.checkers.violations == [said]
 
 
-def test_one_that_a_person_wants_out_holds_the_newest_state_until_another_is_in_a_view_without_it() -> None:
-    world = training()
-    rows, processes = world.server.rows.replicas, tuple(world.trainer.processes.values())
-    for row in rows.values():
-        row.ordered_out = "ada"
-    assert world.truth.holders() == (3, 1)
-    enter_another(processes[0])
-    assert world.truth.holders() == (1, 1)
-
-
-def test_one_that_is_left_out_of_a_view_that_others_are_in_is_no_holder() -> None:
+def test_whom_a_view_leaves_out_holds_the_newest_state_until_that_is_installed() -> None:
     world = training()
     rows, processes = world.server.rows, tuple(world.trainer.processes.values())
-    assert rows.view is not None
-    enter_another(processes[0])
-    assert world.truth.holders() == (3, 1), "the others are awaited in it"
-    stay = tuple(each for each in rows.view.members if each.replica != processes[1].index)
-    rows.view = msgspec.structs.replace(rows.view, members=stay)
+    out, ordered = processes[1], rows.view
+    assert ordered is not None
+    for row in rows.replicas.values():
+        row.ordered_out = "ada"
+    assert world.truth.holders() == (3, 1), "that a person wants them out changes nothing"
+    stay = tuple(each for each in ordered.members if each.replica != out.index)
+    rows.view = msgspec.structs.replace(ordered, members=stay)
     assert world.truth.holders() == (2, 1)
-
-
-def enter_another(process: Process) -> None:
-    for rank in process.ranks.values():
+    rows.install = None
+    assert world.truth.holders() == (3, 1)
+    for rank in processes[0].ranks.values():
         rank.core.standing.epoch += 1
+    assert world.truth.holders() == (2, 1), "somebody is in it all the same"
 
 
 @pytest.mark.parametrize("seed", [960107, 960405, 960524, 961149])
