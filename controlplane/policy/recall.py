@@ -1,4 +1,4 @@
-"""Who was left out of a view that nobody has entered is taken back, where too few others hold the newest state.
+"""Who was left out by a view that nobody has entered is taken back, where too few others hold the newest state.
 
 No step has been committed without it: until that view is installed its members stand in the one before, as it does,
 and a commit there needs every one of them. So a further view may take it back as what it was, and nothing is fetched.
@@ -39,12 +39,12 @@ def recalled(
 
 
 def role_kept(snapshot: JobSnapshot, replica: ReplicaFact) -> MemberRole | None:
-    """What it was in the view that is trained in, as long as nobody has entered the one that left it out; None: it was
-    a joiner there, or was out before, or is not at hand."""
+    """What it was in the view that is trained in, as long as no view has been installed since it was left out; None:
+    one has, or it was a joiner, or it is not at hand."""
     view = current_view(snapshot)
     if view is None or installed(snapshot) or not is_left_out(snapshot, replica):
         return None
-    if replica.state_since_s < snapshot.view_since_s or not all_joined(replica) or not is_heard(snapshot, replica):
+    if not all_joined(replica) or not is_heard(snapshot, replica):
         return None
     role = next(each.role for each in view.left_out if each.replica == replica.index)
     return None if role is MemberRole.JOINER else role

@@ -86,15 +86,13 @@ def test_one_that_a_person_wants_out_waits_for_another_then() -> None:
 
 
 @pytest.mark.parametrize(
-    "why", ["somebody has entered", "it was out before", "it was catching up", "it is silent", "it has failed as well"]
+    "why", ["somebody has entered", "it is behind, or was catching up", "it is silent", "it has failed as well"]
 )
 def test_it_holds_the_newest_state_no_more_or_is_not_at_hand(why: str) -> None:
-    snapshot = waits(role=JOINER if why == "it was catching up" else CONTRIBUTOR)
+    snapshot = waits(role=JOINER if why == "it is behind, or was catching up" else CONTRIBUTOR)
     assert snapshot.view is not None
     if why == "somebody has entered":
         snapshot = change(snapshot, install=install_of(snapshot.view), installed_s=NOW_S - 1.0)
-    if why == "it was out before":
-        snapshot = with_replica(snapshot, 1, state_since_s=OUT_S - 5.0)
     if why == "it is silent":
         nodes = (node(1, free=False, connected=False, silent_s=3.0) if n.id == "n1" else n for n in snapshot.nodes)
         snapshot = change(snapshot, nodes=tuple(nodes))
@@ -102,3 +100,13 @@ def test_it_holds_the_newest_state_no_more_or_is_not_at_hand(why: str) -> None:
         gone = signal("rank_exit", 9, replica=1, incarnation=1, rank=0, value=1.0)
         snapshot = change(with_replica(snapshot, 1, exited_ranks=2), signals=(*snapshot.signals, gone))
     assert only(snapshot, "restart").reason_code == "no_contributor"
+
+
+def test_it_stays_what_it_was_through_views_that_nobody_enters_and_is_behind_once_one_is_installed() -> None:
+    snapshot = waits(lost=(2,))
+    view = action(only(snapshot, "replica_failure"), AnnounceView).view
+    assert view.left_out == (Member(1, 1, CONTRIBUTOR),)
+    assert snapshot.view is not None
+    entered = change(snapshot, install=install_of(snapshot.view), installed_s=NOW_S - 1.0)
+    view = action(only(entered, "replica_failure"), AnnounceView).view
+    assert view.left_out == (Member(1, 1, JOINER),)
