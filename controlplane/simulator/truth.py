@@ -144,10 +144,11 @@ class Truth:
 
     def _is_cut_off(self, process: Process) -> bool:
         """Silence is a reason to end what lives only when the lease of its node is over: what was out of touch for
-        less comes back, and so does what trains with the others while the link of its agent is lost."""
+        less comes back, and so does what trains with the others while the link of its agent is lost: in the view on
+        which it was decided, for the one without it is announced first."""
         world, now_s = self._world, self._world.kernel.now_s
         rows, lease_s = world.server.rows, world.config.lease_s
-        members = rows.view.members if rows.view is not None else ()
+        members = rows.decided_on.members if rows.decided_on is not None else ()
         member = any((each.replica, each.incarnation) == (process.index, process.incarnation) for each in members)
         if member and rows.progressed_s is not None and now_s - rows.progressed_s < lease_s:
             return False
