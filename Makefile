@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TESTABLE := $(VENV)/.testable
 SEED ?= 7
 
-.PHONY: demo demo-ppo test test-fast test-attacks fuzz test-scenes test-alerts test-postgres test-e2e test-matrix test-release check format simulate bundle generated docs lock images bench gpu-check clean
+.PHONY: demo demo-ppo test test-fast test-attacks fuzz test-scenes test-alerts test-postgres test-e2e test-matrix test-release check format simulate bundle generated docs lock images compose-drill bench gpu-check clean
 
 # Each file is complete, so nothing that it does not name comes along (scripts/lock.py).
 INSTALL := $(PY) -m pip install -qq --disable-pip-version-check --require-hashes --no-deps
@@ -115,6 +115,11 @@ lock: $(TESTABLE)
 # The digests of the base images, written where the tags are; needs their registry (REGISTRY=URL: a mirror).
 images: $(READY)
 	$(PY) scripts/pin_images.py $(if $(REGISTRY),--registry $(REGISTRY)) $(if $(IMAGES_ROOT),--root $(IMAGES_ROOT))
+
+# The pages about containers followed as written, to a job that outlives a killed rank: needs an engine with the
+# compose plug-in, root, and a registry. STAND_INS=1 makes the base images of Debian's packages; WHEELS=folder.
+compose-drill: $(READY)
+	$(PY) -m scripts.compose_drill $(if $(STAND_INS),--stand-ins) $(if $(WHEELS),--wheels $(WHEELS))
 
 bench: $(READY)
 	$(PY) -m benchmarks

@@ -8,7 +8,7 @@ demo's supervisor, which started them, carries out.
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -79,7 +79,8 @@ def inject(body: NewFault, actor: str) -> Done:
     if missing:
         told_all = [FieldError(f"/{name}", "missing", f"{body.kind} needs {name}") for name in missing]
         raise Problem(Kind.INVALID, "The body is not valid.", errors=told_all)
-    return fault.run(body, actor)
+    done = fault.run(body, actor)
+    return replace(done, detail=f"{fault.title}: {done.detail}")
 
 
 def _number(body: NewFault, default: float) -> float:
@@ -88,8 +89,9 @@ def _number(body: NewFault, default: float) -> float:
 
 def _rank(fault: str, default: float = 0.0) -> Callable[[NewFault, str], Done]:
     def run(body: NewFault, actor: str) -> Done:
+        job = jobs.job(body.job_id or "")
         row = inject_fault(
-            jobs.job(body.job_id or ""),
+            job,
             body.replica or 0,
             body.rank or 0,
             fault=fault,
@@ -97,7 +99,7 @@ def _rank(fault: str, default: float = 0.0) -> Callable[[NewFault, str], Done]:
             actor=actor,
             reason=REASON,
         )
-        return Done(detail=f"{fault} for rank {body.rank} of replica {body.replica}.", request=row.id)
+        return Done(detail=f"rank {body.rank} of replica {body.replica} of {job.name}.", request=row.id)
 
     return run
 
@@ -110,7 +112,7 @@ def _device(fault: str, default: float) -> Callable[[NewFault, str], Done]:
             raise Problem(Kind.NOT_FOUND, f"{node.name} has no device {index}.")
         order = InjectDeviceFault(device_index=index, fault=fault, value=_number(body, default))
         command = enqueue(order, node_id=node.id, ttl_s=15.0)
-        return Done(detail=f"{fault} for device {index} of {node.name}.", command_ids=(command.id,))
+        return Done(detail=f"device {index} of {node.name}.", command_ids=(command.id,))
 
     return run
 
@@ -124,7 +126,7 @@ def _cut_node(body: NewFault, actor: str) -> Done:
 def _kill_node(body: NewFault, actor: str) -> Done:
     node = fleet.node(body.node_id or "")
     _leave_request(f"node:{node.name}", _number(body, NODE_DOWN_S))
-    return Done(detail=f"The power of {node.name} goes: agent and ranks die at once.")
+    return Done(detail=f"agent and ranks of {node.name} die at once.")
 
 
 def _kill_backend(body: NewFault, actor: str) -> Done:
@@ -153,13 +155,13 @@ def _no_spares(body: NewFault, actor: str) -> Done:
     busy = set(Rank.objects.filter(released_at=None).values_list("node_id", flat=True))
     free = Node.objects.filter(state__in=(NodeState.READY, NodeState.DEGRADED)).exclude(pk__in=busy).order_by("name")
     names = [fleet_services.cordon(node.id, reason=CORDON_REASON, actor=actor).name for node in free]
-    return Done(detail=f"Cordoned: {', '.join(names)}." if names else "No node was free.")
+    return Done(detail=f"{', '.join(names)} cordoned." if names else "no node was free.")
 
 
 def _restore_spares(body: NewFault, actor: str) -> Done:
     ours = Node.objects.filter(state=NodeState.CORDONED, state_reason__startswith=CORDON_REASON).order_by("name")
     names = [fleet_services.uncordon(node.id, reason="demo: spares are back", actor=actor).name for node in ours]
-    return Done(detail=f"Back: {', '.join(names)}." if names else "No node was cordoned by the demo.")
+    return Done(detail=f"{', '.join(names)} uncordoned." if names else "no node was cordoned by the demo.")
 
 
 def _corrupt_checkpoint(body: NewFault, actor: str) -> Done:

@@ -6,12 +6,12 @@ Loopback only. Ctrl-C stops every process that it started, a second one ends the
 import argparse
 import logging
 import os
-import shutil
 import sys
 from pathlib import Path
 
 from controlplane.config.guards import private_file
 from controlplane.demo.config import DemoConfig
+from controlplane.demo.directory import DirectoryError, take
 from controlplane.demo.ending import Ending
 from controlplane.demo.installation import REPOSITORY, Installation, InstallationError
 from controlplane.demo.job import demo_job
@@ -51,8 +51,11 @@ def main(argv: list[str]) -> int:
     os.chdir(REPOSITORY)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    if args.dir.exists() and not args.keep:
-        shutil.rmtree(args.dir)
+    try:
+        take(args.dir, keep=args.keep)
+    except DirectoryError as error:
+        print(f"The demo could not start: {error}.", file=sys.stderr)
+        return 1
     config = DemoConfig(directory=args.dir, port=args.port, nodes=args.nodes, spare_nodes=args.spare_nodes)
     installation = Installation(config, stopped=lambda: ending.asked())
     ending = Ending(installation.supervisor.kill_all)

@@ -27,8 +27,8 @@ export function EffectiveTime({ job }: { job: Job }): ReactElement {
       {parts.length > 0 ? (
         <Figure
           label="Wall time"
-          value={parts.slice(0, 2).map(({ what, share }) => `${share} ${what}`).join(", ")}
-          note={parts.slice(2).map(({ what, share }) => `${share} ${what}`).join(", ") || undefined}
+          value={parts.slice(0, 1).map(({ what, share }) => `${share} ${what}`).join("")}
+          note={parts.slice(1).map(({ what, share }) => `${share} ${what}`).join(", ") || undefined}
           title="All wall time since the first attempt, each second once. Degraded: slower steps than undisturbed ones at full strength. Lost work: steps trained again."
         />
       ) : null}

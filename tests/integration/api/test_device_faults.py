@@ -6,6 +6,7 @@ import pytest
 from django.test import override_settings
 
 from agents.probes.simulated import FAULTS, SimulatedProbe
+from controlplane.api.faults import FAULTS as DEMO_FAULTS
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Device, Node
 
@@ -68,6 +69,7 @@ def test_each_fault_of_a_device_changes_what_its_driver_tells_and_heals(
         body = {"kind": ordered, "node_id": node.id, "device_index": 0} | more
         answer = caller("operate").post("/demo/faults", body)
         assert answer.status_code == 202, answer.content
+        assert answer.json()["detail"] == f"{DEMO_FAULTS[ordered].title}: device 0 of n1."
         order = Command.objects.get(pk=answer.json()["command_ids"][0]).body
         driver.probe.inject(order["device_index"], order["fault"], order["value"])
         told[ordered] = driver.told()

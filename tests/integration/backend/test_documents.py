@@ -33,7 +33,7 @@ CURL_PAGES = ("docs/api.md", "docs/faults.md")
 PYTHON_PAGES = ("docs/sdk.md",)
 COMMAND_PAGES = ("docs/quickstart.md", "docs/cli.md", "docs/debugging.md", "docs/operations.md")
 """Their blocks of `holdfast` and `manage.py` are run in this order, over one server."""
-DOCKER = "needs a container runtime; its compose file is held by tests/contracts/test_compose.py"
+DOCKER = "needs a container engine; scripts/compose_drill.py runs it as written (make compose-drill)"
 NOT_RUN = {
     "README.md: make demo     # everything on this machine: backend, agents, real Megatron-core ranks, the page":
         "never ends; tests/integration/demo starts the same demo",
