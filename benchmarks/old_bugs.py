@@ -1,10 +1,11 @@
 """Faults of old, put back one by one: which the seeds find, after how many.
 
-    python -m benchmarks bugs [--seeds 300] [--seconds 600] [--processes 2] [--only NAME,...]
+    python -m benchmarks bugs [--seeds 300] [--seconds 600] [--processes 2] [--only NAME,...] [--mixed FIRST]
 
 Each is put into a copy of the source, in one place, and the simulator runs seed after seed there until a checker
 speaks. A seed counts where the source as it stands passes it. A place that is not there once ends the benchmark: the
-source has moved on, and the fault must be written anew.
+source has moved on, and the fault must be written anew. With `--mixed` all seeds are of the mixed schedule, from FIRST
+on, and of a fault that is not found it is counted in how many worlds it changed anything.
 """
 
 import argparse
@@ -15,19 +16,20 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Report
 from controlplane.simulator import mixed
-from controlplane.simulator.world import World
+from controlplane.simulator.world import Outcome, World
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("agents", "benchmarks", "controlplane", "trainer")
 SEARCH = """import json, sys
 from benchmarks import old_bugs
-print(json.dumps(old_bugs.search(int(sys.argv[1]), float(sys.argv[2]))))"""
+print(json.dumps(old_bugs.search(int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]))))"""
 FIRST_SEED = 910_000
 ENOUGH = 2
 """A seed that fails without the fault too does not count; after so many no more are looked for."""
@@ -172,34 +174,38 @@ BUGS = (
 )
 
 
-def outcome(mix: str, seed: int) -> tuple[str, ...]:
-    """Violations of one seed."""
+@cache
+def outcome(mix: str, seed: int) -> Outcome:
+    """Of one seed."""
     if mix == "mixed":
-        return mixed.run(seed).violations
+        return mixed.run(seed)
     world = World(seed)
     if mix == "clocks":
-        return world.run(2, stills=2, leaps=4).violations
+        return world.run(2, stills=2, leaps=4)
     if mix == "many faults":
-        return world.run(24, orders=2).violations
+        return world.run(24, orders=2)
     world.network.loss, world.network.repeat, world.network.extra_delay_s = LOST, REPEATED, DELAY_S
     # Where a fifth of all messages is lost for good nothing is owed but that nobody healthy is ended.
-    return tuple(line for line in world.run(4).violations if "I-evict" in line)
+    lossy = world.run(4)
+    return replace(lossy, violations=tuple(line for line in lossy.violations if "I-evict" in line))
 
 
-def search(seeds: int, seconds: float) -> dict[str, Any]:
-    """In this tree: the first seeds with a violation, the mixes in turn; and after how many it has stopped."""
+def search(seeds: int, seconds: float, first: int) -> dict[str, Any]:
+    """In this tree: the first seeds with a violation, and how each other world went. The mixes in turn where `first`
+    is 0, else mixed seeds from `first` on."""
     found: list[dict[str, Any]] = []
-    began_s, count = time.monotonic(), 0
-    while count < seeds and len(found) < ENOUGH and time.monotonic() - began_s < seconds:
-        mix, seed = MIXES[count % len(MIXES)], FIRST_SEED + count
-        count += 1
+    began_s, tapes = time.monotonic(), list[str]()
+    while len(tapes) < seeds and len(found) < ENOUGH and time.monotonic() - began_s < seconds:
+        count = len(tapes)
+        mix, seed = ("mixed", first + count) if first else (MIXES[count % len(MIXES)], FIRST_SEED + count)
         try:
-            violations = outcome(mix, seed)
+            came = outcome(mix, seed)
         except Exception as error:
-            violations = (f"{type(error).__name__}: {error}",)
-        if violations:
-            found.append({"mix": mix, "seed": seed, "after": count, "violation": violations[0][:200]})
-    return {"found": found, "seeds": count}
+            came = Outcome.broken(seed, f"{type(error).__name__}: {error}")
+        tapes.append(came.digest)
+        if came.violations:
+            found.append({"mix": mix, "seed": seed, "after": count + 1, "violation": came.violations[0][:200]})
+    return {"found": found, "tapes": tapes}
 
 
 def put_back(bug: Bug, copy: Path) -> None:
@@ -211,7 +217,7 @@ def put_back(bug: Bug, copy: Path) -> None:
     path.write_text(text.replace(bug.old, bug.new))
 
 
-def hunt(bug: Bug, seeds: int, seconds: float) -> dict[str, Any]:
+def hunt(bug: Bug, seeds: int, seconds: float, first: int) -> dict[str, Any]:
     """What the seeds find of it, beyond what they find without it."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
@@ -219,15 +225,20 @@ def hunt(bug: Bug, seeds: int, seconds: float) -> dict[str, Any]:
             shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "static", "results"))
         put_back(bug, copy)
         done = subprocess.run(
-            [sys.executable, "-c", SEARCH, str(seeds), str(seconds)],
+            [sys.executable, "-c", SEARCH, str(seeds), str(seconds), str(first)],
             cwd=copy,
             capture_output=True,
             text=True,
             check=True,
         )
     searched: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    found = (each for each in searched["found"] if not outcome(each["mix"], each["seed"]))
-    return next(found, {"after": f"not found by {searched['seeds']} seeds"})
+    found = (each for each in searched["found"] if not outcome(each["mix"], each["seed"]).violations)
+    tapes: list[str] = searched["tapes"]
+    missed: dict[str, Any] = {"after": f"not found by {len(tapes)} seeds"}
+    once = next(found, None)
+    if once is None and first:
+        missed["changed"] = sum(outcome("mixed", first + i).digest != tape for i, tape in enumerate(tapes))
+    return once or missed
 
 
 def main(argv: list[str]) -> int:
@@ -237,13 +248,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=600.0, help="at most so long for each fault")
     parser.add_argument("--processes", type=int, default=1, help="so many faults at a time")
     parser.add_argument("--only", default="", help="names, with commas")
+    parser.add_argument("--mixed", type=int, default=0, metavar="FIRST", help="mixed seeds alone, from this one on")
     options = parser.parse_args(argv)
     report = Report(goal_id="bugs", title="Faults of old, put back one by one")
     wanted = [bug for bug in BUGS if not options.only or bug.name in options.only.split(",")]
     found: dict[str, Any] = {}
 
     def one(bug: Bug) -> dict[str, Any]:
-        return {"finding": bug.finding, **hunt(bug, options.seeds, options.seconds)}
+        return {"finding": bug.finding, **hunt(bug, options.seeds, options.seconds, options.mixed)}
 
     with ThreadPoolExecutor(options.processes) as pool:
         for bug, result in zip(wanted, pool.map(one, wanted), strict=True):
@@ -251,6 +263,11 @@ def main(argv: list[str]) -> int:
             print(f"{bug.name}: {result}", flush=True)
     count = sum("seed" in each for each in found.values())
     report.add("found", "count", [count], goal="5, two of them published findings")
-    report.facts |= {"seeds at most": options.seeds, "seconds at most": options.seconds, "faults": found}
+    report.facts |= {
+        "seeds at most": options.seeds,
+        "seconds at most": options.seconds,
+        "mixed from": options.mixed,
+        "faults": found,
+    }
     report.finish()
     return 0 if count >= min(5, len(wanted)) else 1

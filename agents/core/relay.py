@@ -213,9 +213,12 @@ def _pass_on(turn: Turn, rank: Rank, message: FromRank) -> None:
     turn.report(RankSaid(rank.ref, message), within_s)
     rank = turn.state.ranks[rank.ref]
     done = rank.done or isinstance(message, TrainingDone)
+    # It answers a view, so it was admitted, whatever of that a full disk has kept.
+    admitted = rank.admitted or isinstance(message, Flush)
     epoch = max(rank.epoch, message.epoch) if isinstance(message, ViewInstalled) else rank.epoch
     steps = rank.steps.after(message) if isinstance(message, StepReport) else rank.steps
-    turn.put_rank(replace(rank, last_word_s=turn.now_s, done=done, epoch=epoch, steps=steps), keep=done != rank.done)
+    now = replace(rank, last_word_s=turn.now_s, done=done, admitted=admitted, epoch=epoch, steps=steps)
+    turn.put_rank(now, keep=(done, admitted) != (rank.done, rank.admitted))
     job = turn.state.jobs.get(rank.ref.job_id)
     if isinstance(message, TrainingDone) and job is not None and job.attempt == rank.ref.attempt and not job.end:
         turn.put_job(replace(job, end="succeeded"))

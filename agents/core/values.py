@@ -1,4 +1,4 @@
-"""A value with some of its fields changed: what `dataclasses.replace` gives, in a third of its time.
+"""A value with some of its fields changed: what `dataclasses.replace` gives, in a fraction of its time.
 
 The core copies its state several times for each thing that happens. Its values are frozen, have slots and check
 nothing when they are made, so a copy is one assignment a field.
@@ -7,28 +7,33 @@ nothing when they are made, so a copy is one assignment a field.
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 __all__ = ["replace"]
 Setter = Callable[[Any, Any], None]
+Getter = Callable[[Any], tuple[Any, ...]]
 
 
 @cache
-def _fields(kind: Any) -> tuple[tuple[tuple[Setter, Callable[[Any], Any]], ...], dict[str, Setter]]:
-    members = {field.name: getattr(kind, field.name) for field in fields(kind)}
-    return (
-        tuple((member.__set__, member.__get__) for member in members.values()),
-        {name: member.__set__ for name, member in members.items()},
-    )
+def _fields(kind: Any) -> tuple[Getter, tuple[Setter, ...], dict[str, Setter]]:
+    """(what reads all of them at once, what writes each, the same by name)."""
+    setters = {field.name: getattr(kind, field.name).__set__ for field in fields(kind)}
+    return _all_of(tuple(setters)), tuple(setters.values()), setters
+
+
+def _all_of(names: tuple[str, ...]) -> Getter:
+    """Of one name alone the values would be no tuple."""
+    return attrgetter(*names) if len(names) > 1 else lambda value: tuple(getattr(value, name) for name in names)
 
 
 def _changed(value: Any, /, **changes: Any) -> Any:
     """A copy with these fields. Raises KeyError for one that there is not."""
     kind: Any = type(value)
-    pairs, setters = _fields(kind)
+    get, puts, setters = _fields(kind)
     made = object.__new__(kind)
-    for put, get in pairs:
-        put(made, get(value))
+    for put, old in zip(puts, get(value), strict=True):
+        put(made, old)
     for name, new in changes.items():
         setters[name](made, new)
     return made

@@ -5,6 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+import msgspec
+
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.membership import Refusal, install, missing_flushes, next_view
 from controlplane.policy.once import per_snapshot
@@ -146,21 +148,27 @@ def member_of(snapshot: JobSnapshot, replica: ReplicaFact) -> Member:
 
 def following_view(
     snapshot: JobSnapshot,
-    members: Iterable[ReplicaFact],
+    members: Iterable[ReplicaFact | Member],
     reason: str,
     *,
     at_step: int | None = None,
     left_out: Iterable[ReplicaFact] = (),
     returning: tuple[int, ...] = (),
 ) -> View:
-    """The next view of the attempt that lives, over these replicas: see `membership.next_view`."""
+    """The next view of the attempt that lives, over these replicas: see `membership.next_view`. What each is follows
+    from the current view, but for one that is given as a member. Who is out still is what it was as long as no view
+    has been installed since it was left out, and then a joiner: it is behind."""
     assert snapshot.attempt is not None, "views belong to an attempt"
+    before = current_view(snapshot)
+    if before is not None and installed(snapshot):
+        behind = tuple(msgspec.structs.replace(each, role=MemberRole.JOINER) for each in before.left_out)
+        before = msgspec.structs.replace(before, left_out=behind)
     return next_view(
         job_id=snapshot.job.id,
         attempt=snapshot.attempt.number,
         epoch=snapshot.job.epoch + 1,
-        members=tuple(member_of(snapshot, replica) for replica in members),
-        before=current_view(snapshot),
+        members=tuple(each if isinstance(each, Member) else member_of(snapshot, each) for each in members),
+        before=before,
         reason=reason,
         at_step=at_step,
         left_out=tuple(member_of(snapshot, replica) for replica in left_out),

@@ -89,7 +89,7 @@ def _overdue(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) 
     if replica.state is not ReplicaState.FORMING:
         # Who is to join and says nothing any more holds all others up.
         found = (*found, *(s for s in signals_about(snapshot, "setup_timeout", replica) if was_up(s)))
-    signals = tuple(s for s in found if not is_void(snapshot, s))
+    signals = tuple(s for s in found if not is_void(snapshot, s) and not _waits_for_a_silent_node(snapshot, replica, s))
     if not signals or (replica.waiting and not _mute(snapshot, replica, signals)):
         return None
     accused = _accused(signals)
@@ -113,6 +113,13 @@ def _overdue(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) 
             "cause": "frozen" if mute else "stuck",
         },
     )
+
+
+def _waits_for_a_silent_node(snapshot: JobSnapshot, replica: ReplicaFact, signal: SignalFact) -> bool:
+    """Ranks of its replica are on a node that is silent, and it is not: it may stand for want of them, and the silence
+    has limits of its own."""
+    silent = {found.node_id for found in silences_of(snapshot, replica)}
+    return bool(silent) and silent.isdisjoint(p.node_id for p in replica.placements if p.rank == signal.rank)
 
 
 def _accused(signals: tuple[SignalFact, ...]) -> tuple[SignalFact, ...]:

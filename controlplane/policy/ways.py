@@ -19,6 +19,7 @@ from controlplane.policy.once import per_pass
 from controlplane.policy.plan import Alternative, StartReplica
 from controlplane.policy.pools import why_none
 from controlplane.policy.proved import Failure
+from controlplane.policy.recall import recalled
 from controlplane.policy.slots import empty_slots, room
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 from controlplane.policy.titles import number_of
@@ -63,7 +64,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def holders(self) -> tuple[ReplicaFact, ...]:
         """Who can go on."""
-        return _holders_left(self.snapshot, self.failures)
+        return (*_holders_left(self.snapshot, self.failures), *self.recalled)
+
+    @cached_property
+    def recalled(self) -> tuple[ReplicaFact, ...]:
+        """Who can because the next view takes it back."""
+        return recalled(self.snapshot, self.config, self.failures, needed=self.needed)
 
     @cached_property
     def starts(self) -> tuple[StartReplica, ...]:

@@ -57,7 +57,8 @@ class View(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """Who trains in `epoch`. Members are sorted by replica; `reason` is for people. `at_step`: it
     is due to a rank that trains when that has committed so many steps (None: at once).
     `left_out`: incarnations that are out for now and may come back: they wait, and nobody ends
-    them. `returning` (replica indices): joiners that were left out; whatever they hold is older
+    them; each as what it was, or as a joiner where a view has been installed without it.
+    `returning` (replica indices): joiners that were left out; whatever they hold is older
     than what the others do, so they fetch it anew."""
 
     job_id: Id

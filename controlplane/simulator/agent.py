@@ -8,7 +8,6 @@ outlive it, and say then what they had to say meanwhile.
 from collections import deque
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 from agents.core import effects as fx
@@ -18,6 +17,7 @@ from agents.core.restore import restore, snapshot
 from agents.core.state import Rank as Known
 from agents.core.state import State
 from agents.core.step import next_deadline_s, resume, step
+from agents.core.values import replace
 from controlplane.protocol.frames import Acked, AgentFrame, AgentHello, Welcome
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.samples import DeviceSample, XidEvent

@@ -37,6 +37,7 @@ class Network:
         self._cut_since_s: dict[str, float] = {}
         self._spells: dict[str, list[tuple[float, float]]] = {}
         self._held_until_s: dict[tuple[str, Way], float] = {}
+        self._unheard_since_s: dict[str, float] = {}
 
     def send(self, node: str, deliver: Callable[[Any], None], message: Any, way: Way) -> None:
         """Carry `message` over the link of `node`; each copy takes its own time, so later
@@ -56,8 +57,11 @@ class Network:
             self._kernel.after(self._kernel.between(0.0, self.echo_s), self._arrive, node, deliver, message, way)
 
     def _arrive(self, node: str, deliver: Callable[[Any], None], message: Any, way: Way) -> None:
-        if (node, way) not in self.cut:
-            deliver(message)
+        if (node, way) in self.cut:
+            return
+        if way is Way.UP and node in self._unheard_since_s:
+            self.note_out(node, self._unheard_since_s.pop(node), self._kernel.now_s)
+        deliver(message)
 
     def is_cut(self, node: str) -> bool:
         """Some way: no connection can be opened."""
@@ -69,9 +73,11 @@ class Network:
         self._cut_since_s.setdefault(node, self._kernel.now_s)
 
     def mend_link(self, node: str) -> None:
-        """Messages pass again; what was sent meanwhile is lost."""
+        """Messages pass again; what was sent meanwhile is lost. It is out of touch until one comes up."""
         self.cut -= {(node, way) for way in BOTH}
-        self.note_out(node, self._cut_since_s.pop(node, self._kernel.now_s), self._kernel.now_s)
+        since_s = self._cut_since_s.pop(node, None)
+        if since_s is not None:
+            self._unheard_since_s[node] = min(since_s, self._unheard_since_s.get(node, since_s))
 
     def hold_link(self, node: str, ways: tuple[Way, ...], seconds: float) -> None:
         """As a connection that sends again what was lost on the way: late, and in order."""
@@ -93,7 +99,8 @@ class Network:
         None: it is not, and was not. What follows within `REJOINED_S` is one time, and so are spells `beside` its
         own (nobody heard then)."""
         now_s = self._kernel.now_s
-        own = [*self._spells.get(node, ()), *([(self._cut_since_s[node], now_s)] if node in self._cut_since_s else [])]
+        lasts = [(each[node], now_s) for each in (self._cut_since_s, self._unheard_since_s) if node in each]
+        own = [*self._spells.get(node, ()), *lasts]
         own = [(from_s, until_s) for from_s, until_s in own if from_s <= now_s]
         lasting = [spell for spell in own if spell[1] > now_s - within_s]
         found = [_whole(spell, [*own, *beside]) for spell in lasting]

@@ -242,7 +242,7 @@ class Rows:
     charged, and a destructive act carried out;
     `starts` and `catch_ups`: seconds that each start of a replica and each transfer to one took; `lives`:
     the newest incarnation of each slot, of all attempts; `announced`: all views, by epoch, of which `commanded` is the
-    install that was the newest to be decided; `saves` by path, of
+    install that was the newest to be decided, and `decided_on` the newest as the last pass began; `saves` by path, of
     which the server's machine `reads_here` some until then;
     `requests` that have not ended, `answers` to all, in order, and `carriers`: the commands that carry one out;
     `incident_s`: when what is open was opened; `save_begun_s` of the save that is being written, `saves_s`: seconds
@@ -269,6 +269,7 @@ class Rows:
     lives: dict[int, int] = field(default_factory=dict)
     ahead: dict[str, Any] = field(default_factory=dict)
     view: View | None = None
+    decided_on: View | None = None
     announced: dict[int, View] = field(default_factory=dict)
     view_since_s: float = 0.0
     install: Install | None = None

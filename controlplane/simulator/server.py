@@ -270,6 +270,7 @@ class Server:
         """One pass; True if it changed something."""
         now_s = self._kernel.now_s
         self.store.settle()
+        self.rows.decided_on = self.rows.view
         snapshot = load(self.rows, now_s, now_s < self.blind_until_s)
         part, answer = parted(snapshot)
         snapshot, plan = decide_asking(part, self._config, answer, judge=self.decide)

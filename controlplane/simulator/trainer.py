@@ -301,13 +301,13 @@ class Trainer:
         self._kernel.after(self._kernel.between(*self.timing.fetch_s), self._fetched, process, process.fetches)
 
     def _fetched(self, process: Process, number: int) -> None:
-        """The donor's state is here; what was committed since is replayed on it."""
+        """The donor's state is here, once it stands at that step; what was committed since is replayed on it."""
         if process.fetches != number or process.loaded or process.donor is None:
             return
         source, step = self.processes[(process.attempt, *process.donor)], process.fetch_step
         if not all(rank.alive for rank in (*source.ranks.values(), *process.ranks.values())):
             return
-        if not (source.able() and process.able()):
+        if not (source.able() and process.able()) or len(source.lineage) < step:
             self._kernel.after(RETRY_S, self._fetched, process, number)
             return
         process.lineage = source.lineage[:step] + process.lineage

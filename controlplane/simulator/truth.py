@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 from agents.core.learn import step_timeout_s
 from controlplane.policy.plan import ORDERED, Decision
+from controlplane.protocol.membership import MemberRole
 
 if TYPE_CHECKING:
     from controlplane.simulator.process import Process, Rank
+    from controlplane.simulator.rows import ReplicaRow
     from controlplane.simulator.world import World
 
 NOISE_MEMORY_S = 6.0
@@ -142,10 +144,11 @@ class Truth:
 
     def _is_cut_off(self, process: Process) -> bool:
         """Silence is a reason to end what lives only when the lease of its node is over: what was out of touch for
-        less comes back, and so does what trains with the others while the link of its agent is lost."""
+        less comes back, and so does what trains with the others while the link of its agent is lost: in the view on
+        which it was decided, for the one without it is announced first."""
         world, now_s = self._world, self._world.kernel.now_s
         rows, lease_s = world.server.rows, world.config.lease_s
-        members = rows.view.members if rows.view is not None else ()
+        members = rows.decided_on.members if rows.decided_on is not None else ()
         member = any((each.replica, each.incarnation) == (process.index, process.incarnation) for each in members)
         if member and rows.progressed_s is not None and now_s - rows.progressed_s < lease_s:
             return False
@@ -169,14 +172,26 @@ class Truth:
         needed = max(1, world.spec.resources.min_replicas)
         if rows.attempt is None or world.network.is_bad(NOISE_MEMORY_S):
             return 0, needed
-        stay = [row for row in rows.replicas.values() if not row.ordered_out]
-        names = [(rows.attempt.number, row.index, row.incarnation) for row in stay]
-        found = [process for name in names if (process := world.trainer.processes.get(name)) is not None]
+        number, processes = rows.attempt.number, world.trainer.processes
+        entered = max((each.epoch for each in processes.values() if each.attempt == number), default=0)
+        lives = ((row, processes.get((number, row.index, row.incarnation))) for row in rows.replicas.values())
+        found = [
+            each
+            for row, each in lives
+            if each is not None and (self._is_in(row) or (each.epoch == entered and not rows.install))
+        ]
         newest = max((process.committed for process in found), default=0)
         holding = [each for each in found if each.loaded and each.epoch and not each.standing.is_joiner]
         able = [each for each in holding if each.able() and each.committed == newest]
         sound = [each for each in able if not self.wrongs(each.attempt, each.index, each.incarnation)]
         return len(sound), needed
+
+    def _is_in(self, row: ReplicaRow) -> bool:
+        """The newest view has it hold the state. Once that is installed a step may be committed at any moment: whom it
+        leaves out may be behind for all that its server can know, and is no holder then."""
+        view = self._world.server.rows.view
+        holding = (each for each in (view.members if view else ()) if each.role is not MemberRole.JOINER)
+        return any((each.replica, each.incarnation) == (row.index, row.incarnation) for each in holding)
 
 
 def stated_of(decision: Decision, index: int) -> str:

@@ -16,6 +16,8 @@ FOUND = (
     ("one speed", 910013, "I-evict: healthy r2.1 evicted (node_silent"),
     ("a guess is ended", 910106, "I-evict: healthy r1.1 evicted (unreachable"),
     ("never void", 910006, "I-evict: healthy r0.1 evicted (hang"),
+    ("a lease that progress does not renew", 1200000, "I-evict: healthy r2.1 evicted (node_silent"),
+    ("a lost connection is a lost node", 1200010, "I-evict: healthy r2.1 evicted (node_silent"),
     ("who is left out counts still", 910001, "I-counts: r0.1 counts, and the view is without it"),
 )
 each_world = pytest.mark.parametrize(("name", "seed", "words"), FOUND)

@@ -105,6 +105,24 @@ def test_an_attempt_that_ends_for_too_few_replicas_has_too_few() -> None:
     assert world.checkers.violations == [said]
 
 
+def test_whom_a_view_leaves_out_holds_the_newest_state_until_that_is_installed() -> None:
+    world = training()
+    rows, processes = world.server.rows, tuple(world.trainer.processes.values())
+    out, ordered = processes[1], rows.view
+    assert ordered is not None
+    for row in rows.replicas.values():
+        row.ordered_out = "ada"
+    assert world.truth.holders() == (3, 1), "that a person wants them out changes nothing"
+    stay = tuple(each for each in ordered.members if each.replica != out.index)
+    rows.view = msgspec.structs.replace(ordered, members=stay)
+    assert world.truth.holders() == (2, 1)
+    rows.install = None
+    assert world.truth.holders() == (3, 1)
+    for rank in processes[0].ranks.values():
+        rank.core.standing.epoch += 1
+    assert world.truth.holders() == (2, 1), "somebody is in it all the same"
+
+
 @pytest.mark.parametrize("seed", [960107, 960405, 960524, 961149])
 def test_worlds_in_which_the_checkers_were_wrong_pass(seed: int) -> None:
     assert mixed.run(seed).violations == ()

@@ -45,6 +45,7 @@ from controlplane.policy.plan import (
     StopReplica,
 )
 from controlplane.policy.proved import Failure
+from controlplane.policy.recall import as_before
 from controlplane.policy.signals import with_trait
 from controlplane.policy.signals.base import Trait
 from controlplane.policy.snapshot import JobSnapshot
@@ -88,12 +89,12 @@ def _answer(case: ways.Case, part: tuple[Failure, ...], parts: tuple[tuple[Failu
     choice = _choice(case, starts)
     taken = next(way for way in found if way.action == choice)
     settled = settled_by(snapshot, config, part, broken=first)
-    members = _view(snapshot, config, case.failures) if first else ()
+    members = _view(case) if first else ()
     return Decision(
         rule=RULE,
         choice=choice,
         reason_code=part[0].kind if len(part) == 1 else "several_failures",
-        sentence=_sentence(case, part, starts),
+        sentence=_sentence(case, part, starts) + (_back(case) if first else ""),
         key="evict:" + ",".join(tag(failure.replica) for failure in part),
         actions=(
             *(look_first(part) if first else ()),
@@ -167,15 +168,17 @@ def _blamed(case: ways.Case, part: tuple[Failure, ...]) -> tuple[SetNodeState, .
     return out_of_service(case.snapshot, case.config, part)
 
 
-def _view(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...]) -> tuple[Action, ...]:
+def _view(case: ways.Case) -> tuple[Action, ...]:
     """The view without them; none needed if they were in none."""
+    snapshot, failures = case.snapshot, case.failures
     view, attempt = current_view(snapshot), snapshot.attempt
     if view is None or attempt is None or not in_view(snapshot, failures):
         return ()
     gone = {failure.replica.index for failure in failures}
-    members = (r for r in live_replicas(snapshot) if r.index not in gone and is_member(snapshot, r))
+    stay = (r for r in live_replicas(snapshot) if r.index not in gone and is_member(snapshot, r))
+    back = (as_before(snapshot, replica) for replica in case.recalled)
     reason = "; ".join(f"replica {failure.replica.index}: {failure.sentence}" for failure in failures)
-    return (AnnounceView(view=following_view(snapshot, members, reason)),)
+    return (AnnounceView(view=following_view(snapshot, (*stay, *back), reason)),)
 
 
 def look_first(failures: tuple[Failure, ...], *, beside: bool = True) -> tuple[Action, ...]:
@@ -239,8 +242,18 @@ def _sentence(case: ways.Case, part: tuple[Failure, ...], starts: tuple[StartRep
     if _choice(case, starts) == ways.HOLD:
         left = len(case.holders)
         keep = f"{number_of(left, 'replica')} {'keeps' if left == 1 else 'keep'} the newest state"
-        return f"{causes}. {keep} and {'waits' if left == 1 else 'wait'}, {case.needed} must train; {after}.{barred}"
+        waits = f"{'waits' if left == 1 else 'wait'}, {case.needed} must train"
+        return f"{causes}. {keep} and {waits}; {after}.{barred}"
     return f"{causes}. {_going(case)}; {after}.{barred}"
+
+
+def _back(case: ways.Case) -> str:
+    """Who is taken back, and why it can go on."""
+    if not case.recalled:
+        return ""
+    names = list_of([str(replica.index) for replica in case.recalled], "replica")
+    verb, it = ("is", "it") if len(case.recalled) == 1 else ("are", "them")
+    return f" {names[:1].upper()}{names[1:]} {verb} taken back: nobody has entered the view that left {it} out."
 
 
 def _going(case: ways.Case) -> str:

@@ -3,10 +3,13 @@
 import pytest
 
 from agents.core import events as ev
-from controlplane.protocol.commands import StartRanks
+from agents.core.effects import ToConnection
+from agents.core.step import step
+from controlplane.protocol.commands import DeliverInstall, StartRanks
 from controlplane.protocol.frames import RankJoined, RankSaid
 from controlplane.protocol.launch import RankRef
-from controlplane.protocol.rank import RankHello, RankProgress, TrainingDone
+from controlplane.protocol.membership import Flush, Install, MemberRole
+from controlplane.protocol.rank import InstallView, RankHello, RankProgress, TrainingDone
 from controlplane.protocol.states import Phase, Section
 from tests.properties.agents.world import World, launch, order
 
@@ -23,7 +26,7 @@ def started() -> World:
     return world
 
 
-def says(world: World, conn_id: int, message: RankProgress | TrainingDone) -> None:
+def says(world: World, conn_id: int, message: RankProgress | TrainingDone | Flush) -> None:
     """Rank 0 connects and says something."""
     pid = world.alive[REF]
     identity = next(rank.identity for rank in world.state.ranks.values() if rank.ref == REF)
@@ -67,3 +70,12 @@ def test_that_a_rank_is_done_is_told_once_anything_of_it_is_kept(records: int) -
     world.settle()
     told = [event.body for event in world.received if isinstance(event.body, RankSaid)]
     assert told == [RankSaid(REF, DONE)]
+
+
+def test_a_rank_that_answers_its_first_view_was_admitted_though_a_full_disk_kept_nothing_of_it():
+    world = started()
+    says(world, 1, Flush("job_1", 1, 2, 0, 1, 0, committed_step=0, prepared=False, role=MemberRole.CONTRIBUTOR))
+    installed = DeliverInstall(Install("job_1", 1, 2, 0, (0,)))
+    world.feed(ev.OrderReceived(now_s=world.now_s, commands=(order(3, installed, 2, 1),)))
+    world.state, effects = step(world.state, world.pending.pop()())
+    assert [type(each.message) for each in effects if isinstance(each, ToConnection)] == [InstallView]

@@ -13,6 +13,7 @@ from controlplane.policy.plan import (
     StartReplica,
     StopReplica,
 )
+from controlplane.policy.snapshot import Placement
 from controlplane.protocol.states import JobState, NodeState, ReplicaState
 
 from .builders import (
@@ -342,3 +343,16 @@ def test_the_device_is_blamed_before_the_process_that_died_of_it():
 def test_a_dead_device_elsewhere_evicts_nobody():
     found = signal("device_lost", node_id="n3", device_index=0)
     assert decisions(running(signals=(found,)), rule=RULE) == ()
+
+
+@pytest.mark.parametrize(("silent", "kind"), [("n1", "node_silent"), ("n0", "hang"), (None, "hang")])
+def test_a_rank_that_stands_for_want_of_one_on_a_silent_node_is_no_culprit(silent: str | None, kind: str):
+    """Replica 0 spans two nodes; its rank 0 was found late."""
+    late = signal("rank_overdue", replica=0, incarnation=1, rank=0, value=7.0, threshold=5.0)
+    quiet = signal("node_silent", 2, node_id=silent, value=12.0, threshold=2.0)
+    placements = tuple(Placement(rank=r, node_id=f"n{r}", device_index=0) for r in range(2))
+    snapshot = running(signals=(late, *((quiet,) if silent else ())), job=job(progressed_s=NOW_S - 30.0))
+    snapshot = with_replica(snapshot, 0, placements=placements)
+    snapshot = with_replica(snapshot, 1, placements=tuple(change(p, node_id="n3") for p in replica(1).placements))
+    nodes = (change(n, connected=n.id != silent, silent_s=40.0 if n.id == silent else 0.2) for n in snapshot.nodes)
+    assert only(change(snapshot, nodes=tuple(nodes)), "replica_failure").reason_code == kind
