@@ -106,9 +106,8 @@ class ReplicaFact(_Fact, dict=True):
 
 class SignalFact(_Fact):
     """An open finding of a detector, of a kind in `policy.signals`.
-    `value` and `threshold` in the kind's own unit (seconds, score, exit code). `renewed_s`: server time at which it
-    was last found so (None: not since `seen_s`). `of_fleet`: about hardware under no living replica, so that the
-    fleet's own pass (policy.fleet) decides it."""
+    `value` and `threshold` in the kind's own unit (seconds, score, exit code). `renewed_s`: when last found so, server
+    time (None: not since `seen_s`). `of_fleet`: about hardware under no living replica: for the fleet's own pass."""
 
     id: str
     kind: str
