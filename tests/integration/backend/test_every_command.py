@@ -114,6 +114,10 @@ python manage.py verify_audit
 python manage.py export_audit --output audit.jsonl
 python manage.py prune_audit --keep-days 365 --export pruned.jsonl
 """
+YIELDED = """
+holdfast job preempt first-light --reason "for the night" --wait --timeout 120
+holdfast job resume first-light --reason "it is day" --wait --timeout 60
+"""
 CANCELLED = """
 holdfast job cancel first-light --yes
 """
@@ -123,7 +127,7 @@ name=$(holdfast --quiet job submit examples/minimal.yaml -o name)
 holdfast job watch "$name" || echo "ended with $?"
 python manage.py reference_run "$name"
 """
-STORY = (OFFLINE, PEOPLE, JOBS, NODES, LOOKED_BACK, SERVER, CANCELLED, ENDS)
+STORY = (OFFLINE, PEOPLE, JOBS, NODES, LOOKED_BACK, SERVER, YIELDED, CANCELLED, ENDS)
 TRACE = "dp_rank,stage,rank,step,optype,duration\n" + "".join(
     f"{dp},0,{dp},{step},{kind},{1.0 if dp else 2.0}\n"
     for step in range(12)
@@ -183,6 +187,8 @@ async def test_every_command_does_what_it_is_there_for(
     server = await asyncio.to_thread(reader.shell, SERVER)
     assert "HOLDFAST_" in server
     world.running = True
+    yielded = await asyncio.to_thread(reader.shell, YIELDED)
+    assert yielded.count("done: ") == 2, yielded
     await asyncio.to_thread(reader.shell, CANCELLED)
     await eventually("its ranks are gone", lambda: not world.ranks, stack=stack)
     await asyncio.to_thread(reader.shell, ENDS)
