@@ -71,7 +71,7 @@ MAY = {
                              f"Checkpoint+ {STATE} Event:checkpoint.writing+ Event:checkpoint.corrupt+"),
     "rank_said pruned": ("one rank removes for all of them", IN_JOB, f"{STATE} Checkpoint.verify_due_at"),
     "rank_said timings": ("ranks are compared once all have told a window", IN_JOB, "RankSpeed.best_s RankSpeed.fresh"
-                          " RankSpeed.late_s RankSpeed.relative RankSpeed.scored_at"),
+                          " RankSpeed.late_s RankSpeed.relative RankSpeed.scored_at RankSpeed.scored_epoch"),
     "rank_said done": ("all are done when one is", IN_JOB, "Job.trained Recomputation.due_at Event:job.trained+"),
     "rank_said recomputed": ("each rank of the replica that has the order", ("neighbour",), "own:RecomputedRank+"),
     "stacks_collected": ("its own rank, as it was ordered to look", ALL_IN_JOB, "Incident.findings own:RankLook+"),

@@ -103,23 +103,26 @@ class Image:
 
 
 def build(stage: str, directory: Path) -> Image:
-    """COPY and RUN of the stage, in order. Raises AssertionError where a step fails."""
+    """COPY, ARG (as it stands) and RUN of the stage, in order. Raises AssertionError where a step fails."""
     text = (ROOT / "deploy" / "Dockerfile").read_text(encoding="ascii").replace("\\\n", " ")
     lines = re.split(r"^FROM .+ AS ", text, flags=re.MULTILINE)
     steps = next(part.split("\n", 1)[1] for part in lines if part.startswith(f"{stage}\n"))
     image = Image(directory / "work")
     image.work.mkdir(parents=True)
     packages.make(image.venv)
+    arguments = {"PATH": f"{image.venv}/bin:/usr/bin:/bin"}
     for line in steps.splitlines():
         word, _, rest = line.partition(" ")
         if word == "COPY":
             *sources, target = rest.split()
             for source in sources:
                 copy(ROOT / source, image.work / target, into=len(sources) > 1 or target.endswith("/"))
+        if word == "ARG":
+            name, _, value = rest.partition("=")
+            arguments[name] = value
         if word == "RUN":
-            path = f"{image.venv}/bin:/usr/bin:/bin"
             done = subprocess.run(
-                ["sh", "-euc", rest], cwd=image.work, env={"PATH": path}, timeout=STEP_TIMEOUT_S,
+                ["sh", "-euc", rest], cwd=image.work, env=arguments, timeout=STEP_TIMEOUT_S,
                 capture_output=True, text=True, check=False,
             )  # fmt: skip
             assert done.returncode == 0, f"RUN {rest}\n{done.stdout}{done.stderr}"
