@@ -260,6 +260,7 @@ def test_a_store_that_is_down_keeps_a_recovering_job_waiting_and_costs_it_nothin
         for command, _ in orders:
             why = "storage: /ck cannot be written: Input/output error"
             fleet.tell(command.node.name, frames.CommandAnswer(command.id, "failed", why, UNFIT))
+        Attempt.objects.filter(job=job, number=1 + tries).update(started_at=now())  # however long this takes
         reconcile_job(job.id)
         job.refresh_from_db()
         assert (job.state, Attempt.objects.filter(end_code=UNFIT).count()) == ("pending", tries), job.state_reason
