@@ -172,7 +172,10 @@ def _checkpoint(rows: Rows, rank: Rank, said: CheckpointReport, speaker: Speaker
         return
     if said.state == "writing" and rank.state == RankState.TRAINING:
         yield Transition(key_of(rank), RankState.CHECKPOINTING, f"saves step {said.step}")
-    if said.state != "writing" and rank.state == RankState.CHECKPOINTING:
+    if said.state == "writing":
+        return
+    yield Wake()  # a request to save, or to save and yield, waits for it
+    if rank.state == RankState.CHECKPOINTING:
         yield _trains(rank, f"saved step {said.step}")
 
 

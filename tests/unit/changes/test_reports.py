@@ -332,11 +332,11 @@ def save(state: Any) -> CheckpointReport:
 
 def test_a_rank_saves_from_its_first_word_of_a_save_to_its_last() -> None:
     world = at(training(), RankState.TRAINING)
-    for said, to in (("writing", RankState.CHECKPOINTING), ("complete", RankState.TRAINING)):
+    for said, to, wakes in (("writing", RankState.CHECKPOINTING, []), ("complete", RankState.TRAINING, [Wake()])):
         changes = does(world, save(said))
-        assert [type(change) for change in changes] == [Keep, Transition]
+        assert [type(change) for change in changes] == [Keep, *map(type, wakes), Transition]
         assert world.rows.replicas[1].states[0] == to
-        assert told(world, save(said)) == [Keep(KEY, save(said))]
+        assert told(world, save(said)) == [Keep(KEY, save(said)), *wakes], "whoever waits for the save is woken"
     assert [fact.step for fact in world.rows.checkpoints] == [7]
     assert world.rows.attempt is not None and world.rows.attempt.saved
 
