@@ -65,8 +65,8 @@ def answer(rows: Rows, request: Request | None, to: RequestState, sentence: str)
     """What becomes of a request. What was part of a drain that ends without an empty node ends too."""
     if request is None:
         return
-    over = {"taken_s": rows.now_s} if to in LIVE_REQUEST else {"ended_s": rows.now_s}
-    yield Transition(RequestKey(request.id), to, sentence, {"answer": sentence} | over)
+    moment = {"taken_s" if to in LIVE_REQUEST else "ended_s": rows.now_s}
+    yield Transition(RequestKey(request.id), to, sentence, {"answer": sentence} | moment)
     if request.kind == RequestKind.DRAIN and to not in LIVE_REQUEST:
         for part in rows.parts(request.id):
             yield Withdraw(part.id, f"the drain {request.id}, which is {to},")

@@ -55,8 +55,8 @@ def lost_gpu_s(holder: Holder) -> float:
     checkpoint where that is less or no save was ever measured; then a start."""
     stake = holder.stake
     assert stake is not None, "asked of jobs that may yield"
-    now_s = stake.at_risk_s if stake.save_s is None else min(stake.at_risk_s, stake.save_s + stake.step_s)
-    return _devices(holder) * (now_s + stake.again_s)
+    yielding_s = stake.at_risk_s if stake.save_s is None else min(stake.at_risk_s, stake.save_s + stake.step_s)
+    return _devices(holder) * (yielding_s + stake.again_s)
 
 
 def _devices(holder: Holder) -> int:
