@@ -11,18 +11,16 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.errors import PolicyError, Unsatisfiable
 from controlplane.policy.facts import (
     TERMINAL_JOB,
-    all_joined,
     attempt_live,
     current_view,
     following_view,
     left_out,
-    live_replicas,
     nodes_of,
     segment_evidence,
     tag,
 )
-from controlplane.policy.failures import actionable
-from controlplane.policy.ladder import attempt_due_s, attempt_pool, may_still_start, setup_over
+from controlplane.policy.first_view import first_members
+from controlplane.policy.ladder import attempt_due_s, attempt_pool
 from controlplane.policy.layout import Layout, plan_layout
 from controlplane.policy.placement import Pool, choose_spares, place_gang
 from controlplane.policy.plan import (
@@ -334,12 +332,8 @@ def _first_view(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, 
     """When every replica that can still come has come, all of them contribute."""
     attempt = snapshot.attempt
     assert attempt is not None, "called for a live attempt"
-    failed = {failure.replica.index for failure in actionable(snapshot, config)}
-    live = [replica for replica in live_replicas(snapshot) if replica.index not in failed]
-    joined = [replica for replica in live if all_joined(replica)]
-    waiting = [replica for replica in live if not all_joined(replica)]
-    enough = len(joined) >= max(1, snapshot.job.spec.resources.min_replicas)
-    if failed or not enough or (not setup_over(snapshot) and (waiting or may_still_start(snapshot, config, soon=True))):
+    joined = first_members(snapshot, config)
+    if not joined:
         return ()
     view = following_view(snapshot, joined, f"{len(joined)} of {attempt.replicas} replicas are up")
     return (

@@ -24,6 +24,7 @@ from controlplane.policy.facts import (
     too_small,
 )
 from controlplane.policy.failures import actionable
+from controlplane.policy.first_view import first_members
 from controlplane.policy.plan import (
     ORDERED,
     Action,
@@ -75,7 +76,7 @@ def as_ordered(replica: ReplicaFact) -> Failure:
 
 def leave(snapshot: JobSnapshot, config: PolicyConfig, who: tuple[ReplicaFact, ...], why: str) -> tuple[Decision, ...]:
     """The next step of those that go without a successor: out of the view first, ended last."""
-    ends = tuple(replica for replica in who if _nobody_waits(snapshot, replica))
+    ends = tuple(replica for replica in who if _nobody_waits(snapshot, config, replica))
     if ends:
         return (_end(snapshot, config, ends),)
     # While the first view is on its way its members still form: they train in a moment, or fail.
@@ -92,9 +93,9 @@ def leave(snapshot: JobSnapshot, config: PolicyConfig, who: tuple[ReplicaFact, .
     return (_without(snapshot, config, members, why),)
 
 
-def _nobody_waits(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
-    """It is in no view, and was in none that could still come back to it."""
-    if is_member(snapshot, replica):
+def _nobody_waits(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> bool:
+    """It is in no view, nor in one that this pass announces, and was in none that could still come back to it."""
+    if is_member(snapshot, replica) or replica in first_members(snapshot, config):
         return False
     return not is_left_out(snapshot, replica) or has_committed(snapshot) or too_small(snapshot)
 

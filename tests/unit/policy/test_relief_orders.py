@@ -30,6 +30,7 @@ from .builders import (
     replica,
     running,
     spec,
+    starting,
     view_of,
     with_replica,
 )
@@ -162,3 +163,21 @@ def test_two_that_are_ordered_out_are_relieved_one_after_the_other() -> None:
     nodes = tuple(node(i, free=i > 3) for i in range(5))
     second = only(change(world, replicas=(*world.replicas, begun), nodes=nodes), "ordered_eviction")
     assert (action(second, StartReplica).replica, action(second, Relieve).replica) == (4, 2)
+
+
+def before_the_first_view(*, due: bool) -> JobSnapshot:
+    """Replica 2 is to leave without a successor; all have come (`due`), or replica 1 may yet."""
+    world = starting() if due else with_replica(starting(), 1, joined_ranks=0)
+    return with_replica(world, 2, ordered_out=WHY, ordered_s=NOW_S - 0.1)
+
+
+def test_who_is_in_the_view_that_this_pass_announces_does_not_end_in_it() -> None:
+    world = before_the_first_view(due=True)
+    assert [m.replica for m in action(only(world, "lifecycle"), AnnounceView).view.members] == [0, 1, 2]
+    assert decisions(world, rule="ordered_eviction") == (), "it leaves as any member does: a view first"
+
+
+def test_before_the_first_view_is_due_who_is_to_leave_ends_at_once() -> None:
+    decision = only(before_the_first_view(due=False), "ordered_eviction")
+    assert (decision.choice, action(decision, StopReplica).replica) == ("end", 2)
+    assert decision.sentence.endswith("Nobody waits for it (there is no view yet), its processes end.")
