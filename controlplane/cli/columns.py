@@ -141,6 +141,7 @@ JOBS = (
     Column(title="OWNER", show=text("owner"), wide=True),
     Column(title="EPOCH", show=text("epoch"), wide=True),
     Column(title="EVICTIONS", show=text("evictions"), wide=True),
+    Column(title="PREEMPTIONS", show=text("preemptions"), wide=True),
     Column(title="AT-RISK", show=seconds("work_at_risk_s"), wide=True),
     Column(title="CHECKPOINT-AGE", show=seconds("checkpoint_age_s"), wide=True),
     Column(title="CREATED", show=text("created_at"), wide=True),

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from controlplane.cli.output import ABSENT
-from controlplane.protocol.rest import JobQueue, QueuedJob, QueuedPreemption
+from controlplane.protocol.rest import JobQueue, QueuedJob, QueuedPreemption, QueuedSpared
 
 
 def lines(queue: JobQueue) -> Iterator[str]:
@@ -11,7 +11,7 @@ def lines(queue: JobQueue) -> Iterator[str]:
     yield f"    {queue.sentence}"
     if queue.place is None:
         return
-    yield from (f"    {name:<12}{value}" for name, value in _parts(queue))
+    yield from (f"    {name:<15}{value}" for name, value in _parts(queue))
 
 
 def _parts(queue: JobQueue) -> Iterator[tuple[str, str]]:
@@ -28,12 +28,19 @@ def _parts(queue: JobQueue) -> Iterator[tuple[str, str]]:
     if queue.preempts:
         yield "preempts", ", ".join(map(_preemption, queue.preempts))
     elif queue.outranks:
-        yield "outranks", f"{_named(queue.outranks)}; no preemption is planned now"
+        yield "outranks", _named(queue.outranks)
+        yield "no preemption", queue.no_preemption
+        yield from (("left alone", _spared(job)) for job in queue.spared)
 
 
 def _preemption(job: QueuedPreemption) -> str:
     price = "" if job.lost_gpu_s is None else f", {job.lost_gpu_s:.0f} GPU-seconds are expected to be lost"
     return f"{job.name} (priority {job.priority}; {'saves now' if job.asked else 'is asked next'}{price})"
+
+
+def _spared(job: QueuedSpared) -> str:
+    until = f", until {job.until_at}" if job.until_at else ""
+    return f"{job.name} (priority {job.priority}) {job.why}{until}"
 
 
 def _named(jobs: Iterable[QueuedJob]) -> str:

@@ -14,6 +14,7 @@ from controlplane.jobs.models import Attempt, Job, JobPace, Replica
 from controlplane.policy.checkpoints import TRUSTED
 from controlplane.policy.goodput import effective_ratio
 from controlplane.policy.pace import Pace, Undisturbed, productivity, stands_still, undisturbed_step
+from controlplane.policy.plan import PREEMPTED
 from controlplane.policy.prices import work_at_risk_s
 from controlplane.policy.spent import Spent, Wall, wall
 from controlplane.protocol.spec import JobSpec, TrainSpec, contributing_devices, replica_count
@@ -51,6 +52,7 @@ class JobNumbers:
     eta_s: float | None
     attempt: int
     restarts: int
+    preemptions: int
     evictions: int
     replicas_active: int
     replicas_total: int
@@ -89,13 +91,16 @@ def numbers_of(job: Job) -> JobNumbers:
     still = pace is not None and stands_still(pace, open_s=_open_s(job, pace))
     running = job.state not in ENDED
     replicas = Replica.objects.filter(attempt__job=job)
+    attempts, preempted = job.attempts.count(), job.attempts.filter(end_code=PREEMPTED).count()
+    resumed = preempted - (attempt is not None and attempt.end_code == PREEMPTED)
     return JobNumbers(
         total_steps=spec.training.steps,
         step_time_s=step_time_s,
         loss=next((row["loss"] for row in recent if row["loss"] is not None), None),
         eta_s=left * step_time_s if step_time_s is not None and running and not still else None,
         attempt=attempt.number if attempt else 0,
-        restarts=max(0, job.attempts.count() - 1),
+        restarts=attempts - 1 - resumed if attempts else 0,
+        preemptions=preempted,
         evictions=replicas.filter(state=ReplicaState.EVICTED).count(),
         replicas_active=replicas.filter(attempt=attempt, contributing=True).count() if attempt and running else 0,
         replicas_total=attempt.replicas if attempt else 0,

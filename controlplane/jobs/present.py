@@ -48,6 +48,7 @@ def job_summary(job: Job, *, numbers: JobNumbers | None = None, added: Json | No
         "eta_s": n.eta_s,
         "attempt": n.attempt,
         "restarts": n.restarts,
+        "preemptions": n.preemptions,
         "evictions": n.evictions,
         "replicas_active": n.replicas_active,
         "replicas_total": n.replicas_total,

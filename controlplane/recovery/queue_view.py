@@ -6,6 +6,7 @@ from typing import Any
 from controlplane.jobs.models import Job
 from controlplane.policy.queue.explain import Explanation, Named, explain
 from controlplane.policy.queue.place import Victim
+from controlplane.policy.queue.spared import Spared
 from controlplane.protocol.states import QUEUED_JOB
 from controlplane.recovery import load_queue, stakes
 from controlplane.runtime.clock import from_s, iso, now_s
@@ -42,6 +43,8 @@ def _inside(found: Explanation) -> Json:
         "preempts": [*map(_preemption, found.preempts), *_yields(found)],
         "expected_at": _at(entry.expected_s),
         "outranks": _named(found.outranks),
+        "no_preemption": found.no_preemption,
+        "spared": [_spared(job) for job in found.spared],
     }
 
 
@@ -65,6 +68,8 @@ def _outside(job: Job, waiting: int) -> Json:
         "preempts": [],
         "expected_at": None,
         "outranks": [],
+        "no_preemption": "",
+        "spared": [],
     }
 
 
@@ -87,6 +92,16 @@ def _yields(found: Explanation) -> list[Json]:
         }
         for job in found.yields
     ]
+
+
+def _spared(job: Spared) -> Json:
+    return {
+        "id": job.id,
+        "name": job.name,
+        "priority": job.priority,
+        "why": job.why,
+        "until_at": _at(job.until_s),
+    }
 
 
 def _named(jobs: Iterable[Named]) -> list[Json]:

@@ -8,6 +8,7 @@ from controlplane.policy.queue.place import Turn, Victim
 from controlplane.policy.queue.room import Room, Types
 from controlplane.policy.queue.rows import Demand, Entry, Holder, Pending, QueueConfig, QueueFleet, QueuePlan
 from controlplane.policy.queue.schedule import ending, schedule
+from controlplane.policy.queue.spared import Spared, spared, why_nobody
 from controlplane.policy.queue.words import needs, reason
 
 LISTED = 10
@@ -28,7 +29,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     first of `ahead_count` jobs before it. `preempts`: running jobs that its next pass asks to yield to it; `yields`:
     those that were asked, and whose devices are not free yet. `frees`: jobs whose end, in this sequence, makes room;
     empty where there is room, or where their ends are not known. `outranks`: running jobs of lower priority whose
-    devices would be enough, lowest first; empty where all of them together would not be."""
+    devices would be enough, lowest first; empty where all of them together would not be. `no_preemption`: why none of
+    them is asked to yield, "" where some are or none could help; `spared`: who of lower priority is left alone."""
 
     entry: Entry
     waiting: int
@@ -42,6 +44,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     yields: tuple[Named, ...]
     frees: tuple[Named, ...]
     outranks: tuple[Named, ...]
+    no_preemption: str
+    spared: tuple[Spared, ...]
 
 
 def explain(
@@ -56,6 +60,12 @@ def explain(
     room = Room(fleet.nodes, Types(model for node in fleet.nodes for model in node.usable), [demand])
     fits = room.fits(demand)
     ahead = plan.entries[: entry.place - 1]
+    lower = [] if fits else _lower(fleet, entry.job)
+    outranked = _enough(room, demand, [_named(each, each.ends_s) for each in lower], fleet)
+    yields = [holder for holder in fleet.holders if holder.yields_to == job_id]
+    # Where all of them together would not be enough, or some save already, nobody asks why no other does.
+    alone = spared(lower, config, now_s) if outranked and not yields else ()
+    able = len(alone) < len(lower)
     soon = [] if fits else [_named(holder, at_s) for at_s, holder in ending(fleet.holders, now_s)]
     return Explanation(
         entry=entry,
@@ -67,9 +77,11 @@ def explain(
         ahead=tuple(Named(id=e.job.id, name=e.job.name, priority=e.job.priority) for e in ahead[:LISTED]),
         ahead_count=len(ahead),
         preempts=plan.victims if plan.head == job_id else (),
-        yields=tuple(_named(holder, None) for holder in fleet.holders if holder.yields_to == job_id),
+        yields=tuple(_named(holder, None) for holder in yields),
         frees=_enough(room, demand, soon, fleet)[:LISTED],
-        outranks=() if fits else _enough(room, demand, _lower(fleet, entry.job), fleet)[:LISTED],
+        outranks=outranked[:LISTED],
+        no_preemption=why_nobody(entry, plan, fleet.preempted, config, now_s, able=able) if outranked and not yields else "",
+        spared=alone[:LISTED],
     )
 
 
@@ -86,11 +98,11 @@ def _words(entry: Entry, plan: QueuePlan, *, fits: bool) -> str:
     return f"{where}: too few devices are free. What it needs is kept for none of those ahead of it."
 
 
-def _lower(fleet: QueueFleet, job: Pending) -> list[Named]:
+def _lower(fleet: QueueFleet, job: Pending) -> list[Holder]:
     """Who runs with a lower priority, the lowest first, of those the one with fewest devices."""
     lower = [each for each in fleet.holders if each.priority < job.priority and not each.leaves]
     lower.sort(key=lambda each: (each.priority, sum(number for _, number in each.devices), each.id))
-    return [_named(each, each.ends_s) for each in lower]
+    return lower
 
 
 def _named(holder: Holder, ends_s: float | None) -> Named:

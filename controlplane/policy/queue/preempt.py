@@ -41,13 +41,23 @@ class Offer:
 
 def may_yield(holder: Holder, head: Pending, config: QueueConfig, now_s: float) -> bool:
     """It is of lower priority, allows it, and was left alone for long enough."""
+    return not holder.leaves and holder.priority < head.priority and left_alone(holder, config, now_s) is None
+
+
+def left_alone(holder: Holder, config: QueueConfig, now_s: float) -> tuple[str, float | None] | None:
+    """Why it is not asked to yield, whoever waits, and until when (server seconds; None: not known); None: it may be."""
     stake = holder.stake
-    if stake is None or holder.leaves or holder.priority >= head.priority:
-        return False
-    if now_s - stake.begun_s < (config.preempt_again_s if stake.came_back else config.preempt_min_runtime_s):
-        return False
-    kept_s = stake.kept_s
-    return stake.times < config.max_preemptions_of_job and (kept_s is None or now_s - kept_s >= config.preempt_retry_s)
+    if stake is None:
+        return "does not allow it, or does not train now", None
+    least_s = config.preempt_again_s if stake.came_back else config.preempt_min_runtime_s
+    if now_s - stake.begun_s < least_s:
+        began = "trains again since a preemption" if stake.came_back else "began"
+        return f"{began} less than {least_s:.0f} s ago", stake.begun_s + least_s
+    if stake.times >= config.max_preemptions_of_job:
+        return f"yielded as often within an hour as it may be asked ({config.max_preemptions_of_job})", None
+    if stake.kept_s is not None and now_s - stake.kept_s < config.preempt_retry_s:
+        return "was asked a moment ago, for nothing", stake.kept_s + config.preempt_retry_s
+    return None
 
 
 def lost_gpu_s(holder: Holder) -> float:

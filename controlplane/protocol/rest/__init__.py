@@ -60,7 +60,7 @@ from controlplane.protocol.rest.jobs import (
     Step,
     Wall,
 )
-from controlplane.protocol.rest.queue import JobQueue, QueuedJob, QueuedPreemption
+from controlplane.protocol.rest.queue import JobQueue, QueuedJob, QueuedPreemption, QueuedSpared
 from controlplane.protocol.rest.recovery import (
     Alternative,
     Certificate,
@@ -122,6 +122,7 @@ __all__ = [
     "Problem",
     "QueuedJob",
     "QueuedPreemption",
+    "QueuedSpared",
     "Rank",
     "RankDeterminism",
     "RankDiagnostic",

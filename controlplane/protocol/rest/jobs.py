@@ -42,6 +42,7 @@ class Job(Answer, frozen=True, kw_only=True):
     `learned_step_s`: what decisions take a step to last, the mean of its newest 50 in which no membership changed.
     `work_at_risk_s`: training that is to be repeated if everything stops now, the steps since that
     checkpoint, each of `learned_step_s`; decisions price it alike. Both null before 3 such steps.
+    `restarts`: attempts after the first, but for those that resumed the job after one of `preemptions`.
     `wall`: where its wall time went; null without an effective time, and of a job that trained before it was kept."""
 
     id: str
@@ -61,6 +62,7 @@ class Job(Answer, frozen=True, kw_only=True):
     eta_s: float | None
     attempt: int | None
     restarts: int
+    preemptions: int
     evictions: int
     replicas_active: int
     replicas_total: int

@@ -25,6 +25,17 @@ class QueuedPreemption(Answer, frozen=True, kw_only=True):
     asked: bool
 
 
+class QueuedSpared(Answer, frozen=True, kw_only=True):
+    """A running job of lower priority that is not asked to yield. `until_at`: from then on `why` holds no more; null:
+    that is not known."""
+
+    id: str
+    name: str
+    priority: int
+    why: str
+    until_at: str | None
+
+
 class JobQueue(Answer, frozen=True, kw_only=True):
     """Where a job stands among all that wait for devices. `place` from 1 of `waiting` pending jobs; null: it is not in
     the queue, and nothing else is said of it. `turn`: first, beside or backfill (there is room), next (jobs ahead of
@@ -35,7 +46,8 @@ class JobQueue(Answer, frozen=True, kw_only=True):
     anywhere). `ahead`: the first of `ahead_count`. `makes_room`: running jobs whose ends, one after the other, are
     expected to make room for it alone. `preempts`: running jobs of lower priority that yield
     to it. `expected_at`: when it is expected to start; null: not known. `outranks`:
-    running jobs of lower priority whose devices would be enough, whether or not they may be preempted."""
+    running jobs of lower priority whose devices would be enough, whether or not they may be preempted. `no_preemption`: why
+    none of them is asked to yield; "": some are, or none could help. `spared`: the first of those that are left alone."""
 
     job_id: str
     priority: int
@@ -54,3 +66,5 @@ class JobQueue(Answer, frozen=True, kw_only=True):
     preempts: list[QueuedPreemption]
     expected_at: str | None
     outranks: list[QueuedJob]
+    no_preemption: str
+    spared: list[QueuedSpared]

@@ -2122,6 +2122,7 @@ export interface components {
          *         `learned_step_s`: what decisions take a step to last, the mean of its newest 50 in which no membership changed.
          *         `work_at_risk_s`: training that is to be repeated if everything stops now, the steps since that
          *         checkpoint, each of `learned_step_s`; decisions price it alike. Both null before 3 such steps.
+         *         `restarts`: attempts after the first, but for those that resumed the job after one of `preemptions`.
          *         `wall`: where its wall time went; null without an effective time, and of a job that trained before it was kept.
          */
         Job: {
@@ -2155,6 +2156,7 @@ export interface components {
             not_heard: components["schemas"]["NotHeard"][];
             open_incident_id: string | null;
             owner: string;
+            preemptions: number;
             priority: number;
             productivity: number | null;
             progress: number;
@@ -2214,6 +2216,7 @@ export interface components {
             not_heard: components["schemas"]["NotHeard"][];
             open_incident_id: string | null;
             owner: string;
+            preemptions: number;
             priority: number;
             productivity: number | null;
             progress: number;
@@ -2296,7 +2299,8 @@ export interface components {
          *         anywhere). `ahead`: the first of `ahead_count`. `makes_room`: running jobs whose ends, one after the other, are
          *         expected to make room for it alone. `preempts`: running jobs of lower priority that yield
          *         to it. `expected_at`: when it is expected to start; null: not known. `outranks`:
-         *         running jobs of lower priority whose devices would be enough, whether or not they may be preempted.
+         *         running jobs of lower priority whose devices would be enough, whether or not they may be preempted. `no_preemption`: why
+         *         none of them is asked to yield; "": some are, or none could help. `spared`: the first of those that are left alone.
          */
         JobQueue: {
             ahead: components["schemas"]["QueuedJob"][];
@@ -2308,12 +2312,14 @@ export interface components {
             makes_room: components["schemas"]["QueuedJob"][];
             may_start: boolean;
             needs: string;
+            no_preemption: string;
             nodes_free: number | null;
             outranks: components["schemas"]["QueuedJob"][];
             place: number | null;
             preempts: components["schemas"]["QueuedPreemption"][];
             priority: number;
             sentence: string;
+            spared: components["schemas"]["QueuedSpared"][];
             turn: string;
             waiting: number;
         };
@@ -2889,6 +2895,18 @@ export interface components {
             lost_gpu_s: number | null;
             name: string;
             priority: number;
+        };
+        /**
+         * QueuedSpared
+         * @description A running job of lower priority that is not asked to yield. `until_at`: from then on `why` holds no more; null:
+         *         that is not known.
+         */
+        QueuedSpared: {
+            id: string;
+            name: string;
+            priority: number;
+            until_at: string | null;
+            why: string;
         };
         /**
          * Rank
@@ -4138,6 +4156,7 @@ export type Place = components['schemas']['Place'];
 export type Problem = components['schemas']['Problem'];
 export type QueuedJob = components['schemas']['QueuedJob'];
 export type QueuedPreemption = components['schemas']['QueuedPreemption'];
+export type QueuedSpared = components['schemas']['QueuedSpared'];
 export type Rank = components['schemas']['Rank'];
 export type RankDeterminism = components['schemas']['RankDeterminism'];
 export type RankDiagnostic = components['schemas']['RankDiagnostic'];

@@ -29,7 +29,12 @@ export function QueuePlace({ jobId }: { jobId: string }): ReactElement | null {
             {index > 0 ? ", " : ""}<Link to={paths.job(job.id)}>{job.name}</Link> (priority {job.priority}; {job.asked ? "saves now" : "asked next"}{job.lost_gpu_s === null ? "" : `, ${count(Math.round(job.lost_gpu_s))} GPU-seconds expected to be lost`})
           </span>
         ))}.</p>
-        : queue.outranks.length > 0 ? <p className="muted">It has a higher priority than: <Jobs jobs={queue.outranks} />. No preemption is planned now.</p> : null}
+        : queue.outranks.length > 0 ? <p className="muted">It has a higher priority than: <Jobs jobs={queue.outranks} />. No preemption is planned now: {queue.no_preemption}.</p> : null}
+      {queue.spared.length > 0
+        ? <ul className="muted">{queue.spared.map((job) => (
+          <li key={job.id}><Link to={paths.job(job.id)}>{job.name}</Link> (priority {job.priority}) {job.why}{job.until_at ? <>, until <Time at={job.until_at} /></> : null}</li>
+        ))}</ul>
+        : null}
     </Panel>
   );
 }

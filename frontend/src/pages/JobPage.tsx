@@ -114,9 +114,8 @@ function Figures({ job, settled }: { job: JobDetail; settled: boolean }): ReactE
         <Figure label="Replicas" value={job.attempt ? `${job.replicas_active} / ${job.replicas_total}` : <span className="missing">none placed yet</span>} tone={short && !final ? "warn" : undefined} note={job.attempt ? `${final ? "at the end" : "contributing"} / ${fewer(job) ? `placed, ${job.replicas_asked} asked for` : "wanted"}` : undefined} />
         {begun ? <EffectiveTime job={job} /> : null}
         {final || !begun ? null : <Figure label="Work at risk" value={duration(job.work_at_risk_s)} note="lost if all failed now" />}
-        <Figure label="Last checkpoint" value={job.last_checkpoint_step === null ? "none yet" : `step ${count(job.last_checkpoint_step)}`} note={job.last_checkpoint_local ? "on the nodes' own disks" : undefined} />
-        {final || job.checkpoint_age_s === null ? null : <Figure label="Checkpoint age" value={duration(Math.floor(job.checkpoint_age_s))} title="Since the newest good checkpoint in storage was committed, which outlives the nodes; of a job without one, since its first attempt began" />}
-        <Figure label="Restarts / evictions" value={`${job.restarts} / ${job.evictions}`} />
+        <Figure label="Last checkpoint" value={job.last_checkpoint_step === null ? "none yet" : `step ${count(job.last_checkpoint_step)}`} note={checkpointNote(job)} title="Age: since the newest good checkpoint in storage was committed, which outlives the nodes; of a job without one, since its first attempt began" />
+        <Figure label="Restarts / evictions" value={`${job.restarts} / ${job.evictions}`} note={job.preemptions > 0 ? `preempted ${job.preemptions === 1 ? "once" : `${count(job.preemptions)} times`}, which is neither` : undefined} />
       </dl>
       <Limits jobId={job.id} settled={settled} />
     </div>
@@ -124,6 +123,14 @@ function Figures({ job, settled }: { job: JobDetail; settled: boolean }): ReactE
 }
 
 /** What automation may still do, and how long a step may last before it does. */
+/* Where the newest lies, and how old the newest is that outlives the nodes. */
+function checkpointNote(job: JobDetail): string | undefined {
+  const age = job.checkpoint_age_s === null || FINAL.has(job.state) ? null : duration(Math.floor(job.checkpoint_age_s));
+  const where = job.last_checkpoint_local ? "on the nodes' own disks" : null;
+  const old = age === null ? null : job.last_checkpoint_step === null ? `${age} at work without one` : where ? `${age} without one in storage` : `${age} old`;
+  return [where, old].filter((part) => part !== null).join(", ") || undefined;
+}
+
 function Limits({ jobId, settled }: { jobId: string; settled: boolean }): ReactElement | null {
   const budget = useQuery(queries.budget(jobId, settled)).data;
   const step = useQuery(queries.timeouts(jobId, settled)).data?.items.find((timeout) => timeout.section === "step");

@@ -7,6 +7,7 @@ import pytest
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.dispatch.models import Command
 from controlplane.jobs.models import Attempt, Job, Rank
+from controlplane.jobs.numbers import numbers_of
 from controlplane.jobs.services import cancel_job
 from controlplane.protocol import frames
 from controlplane.protocol import spec as specs
@@ -217,3 +218,24 @@ def test_only_a_job_with_devices_is_preempted_and_only_one_that_a_person_parked_
     with pytest.raises(Conflict, match="is preempted already"):
         requests.preempt(job_of(job), reason="r", actor=ADA)
     assert Checkpoint.objects.filter(job=job).count() == 1
+
+
+def test_an_attempt_that_resumes_a_preempted_job_is_no_restart_and_the_preemption_is_counted() -> None:
+    fleet = make_fleet(3)
+    job = run_job(fleet, steps=5, **TWO)
+    counted = lambda: (numbers_of(job_of(job)).restarts, numbers_of(job_of(job)).preemptions)  # noqa: E731
+    assert counted() == (0, 0)
+    save(fleet, job, 5)
+    requests.preempt(job, reason="r", actor=ADA)
+    reconcile_job(job.id)
+    leave(fleet, job)
+    reconcile_job(job.id)
+    assert counted() == (0, 1)
+    requests.resume(job_of(job), reason="r", actor=ADA)
+    reconcile_job(job.id)
+    train(fleet, job, 5)
+    assert counted() == (0, 1)
+    for row in live_ranks(job):
+        kill_rank(fleet, row)
+    reconcile_job(job.id)
+    assert counted() == (1, 1), "everybody failed: what follows is a restart"

@@ -30,7 +30,10 @@ def test_a_waiting_job_is_explained_to_people_and_programs(world: World, holdfas
     assert "2 nodes with 2 free devices each" in shown.out and "not known" in shown.out
     answer = holdfast("job", "explain", "late", "-o", "json").json
     assert (answer["queue"]["place"], answer["queue"]["behind"]) == (2, urgent)
-    assert "tiny (priority 500); no preemption is planned now" in holdfast("job", "explain", "urgent").out
+    shown = holdfast("job", "explain", "urgent").out
+    assert "outranks       tiny (priority 500)" in shown
+    assert "no preemption  all of lower priority are left alone" in shown
+    assert "left alone     tiny (priority 500) began less than 300 s ago, until 20" in shown
 
 
 def test_of_a_job_that_runs_nothing_is_said_of_the_queue(world: World, holdfast: Any) -> None:

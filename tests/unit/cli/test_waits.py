@@ -3,7 +3,7 @@
 from typing import Any
 
 from controlplane.cli.waits import lines
-from controlplane.protocol.rest import JobQueue, QueuedJob, QueuedPreemption
+from controlplane.protocol.rest import JobQueue, QueuedJob, QueuedPreemption, QueuedSpared
 
 
 def queue(**changes: Any) -> JobQueue:
@@ -25,6 +25,8 @@ def queue(**changes: Any) -> JobQueue:
         "makes_room": [],
         "expected_at": None,
         "outranks": [],
+        "no_preemption": "",
+        "spared": [],
         "preempts": [],
     }
     return JobQueue(**(values | changes))
@@ -40,13 +42,26 @@ def test_what_is_known_is_a_line_each_and_what_is_not_is_said() -> None:
 
 def test_what_would_make_room_and_whom_it_outranks_are_named() -> None:
     ends = QueuedJob(id="job_7", name="r", priority=400, expected_end_at="2026-11-27T05:00:00Z")
+    alone = {"id": "job_7", "name": "r", "priority": 400}
     many = queue(
-        ahead_count=12, makes_room=[ends], outranks=[ends], expected_at="2026-11-27T05:00:00Z", nodes_free=None
+        ahead_count=12,
+        makes_room=[ends],
+        outranks=[ends],
+        no_preemption="all of lower priority are left alone",
+        spared=[
+            QueuedSpared(**alone, why="began less than 300 s ago", until_at="2026-11-27T04:00:00Z"),
+            QueuedSpared(**alone, why="does not allow it, or does not train now", until_at=None),
+        ],
+        expected_at="2026-11-27T05:00:00Z",
+        nodes_free=None,
     )
     text = "\n".join(lines(many))
     assert "a (priority 900) and 11 more" in text
     assert "r (priority 400) is expected to end 2026-11-27T05:00:00Z" in text
-    assert "r (priority 400); no preemption is planned now" in text
+    assert "outranks       r (priority 400)\n" in text
+    assert "no preemption  all of lower priority are left alone\n" in text
+    assert "left alone     r (priority 400) began less than 300 s ago, until 2026-11-27T04:00:00Z\n" in text
+    assert text.endswith("left alone     r (priority 400) does not allow it, or does not train now")
     assert "devices: 8\n" in text
 
 

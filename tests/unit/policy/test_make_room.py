@@ -7,7 +7,7 @@ from controlplane.policy.queue.explain import explain
 from controlplane.policy.queue.place import QueuePlace, Turn, Victim
 from controlplane.policy.queue.preempt import lost_gpu_s, victims
 from controlplane.policy.queue.room import Room, Types
-from controlplane.policy.queue.rows import Holder, Lender, QueueConfig, QueueFleet, Stake, config_of
+from controlplane.policy.queue.rows import Holder, Lender, Pending, QueueConfig, QueueFleet, Stake, config_of
 from controlplane.policy.queue.schedule import schedule
 from controlplane.policy.rules import make_room
 from controlplane.policy.snapshot import JobSnapshot
@@ -124,6 +124,48 @@ def test_the_explanation_names_who_is_asked_and_who_saves_already() -> None:
     asked = change(holder("a", 1, leaves=True), yields_to="urgent")
     found = explain([urgent], fleet(0, asked), QUEUE, NOW_S, "urgent")
     assert found is not None and found.preempts == () and [each.id for each in found.yields] == ["a"]
+
+
+def why_none(lends: QueueFleet, *queue: Pending, config: QueueConfig = QUEUE) -> tuple[str, list[tuple[str, object]]]:
+    """Of the last of these in the queue: why nobody yields to it, and who is left alone until when from now."""
+    found = explain(queue, lends, config, NOW_S, queue[-1].id)
+    assert found is not None
+    alone = [(f"{each.id} {each.why}", each.until_s and each.until_s - NOW_S) for each in found.spared]
+    return found.no_preemption, alone
+
+
+URGENT = waits("urgent", demand(1), priority=900)
+
+
+def test_the_explanation_says_who_is_left_alone_why_and_until_when() -> None:
+    young, back = runs("young", begun_s=NOW_S - 100.0), runs("back", begun_s=NOW_S - 400.0, came_back=True)
+    often, kept = runs("often", times=2), runs("kept", kept_s=NOW_S - 20.0)
+    never = holder("never", 1)
+    why, alone = why_none(fleet(0, young, back, often, kept, never), URGENT)
+    assert why == "all of lower priority are left alone"
+    assert sorted(alone) == [
+        ("back trains again since a preemption less than 1800 s ago", 1400.0),
+        ("kept was asked a moment ago, for nothing", 40.0),
+        ("never does not allow it, or does not train now", None),
+        ("often yielded as often within an hour as it may be asked (2)", None),
+        ("young began less than 300 s ago", 200.0),
+    ]
+
+
+def test_the_explanation_says_why_nobody_yields_where_some_may_be_asked() -> None:
+    assert why_none(fleet(0, runs("a")), URGENT) == ("", []), "it is asked"
+    assert why_none(fleet(0, runs("a")), URGENT, waits("next", demand(1), priority=800))[0] == (
+        "others yield to the first of the queue alone"
+    )
+    assert why_none(fleet(0, runs("a", ends_s=NOW_S + 30.0)), URGENT)[0] == (
+        "it is expected to start within 60 s without one"
+    )
+    spent = change(fleet(0, runs("a")), preempted=QUEUE.max_preemptions)
+    assert why_none(spent, URGENT)[0] == "as many jobs were preempted within an hour as may be (20)"
+    two = waits("urgent", demand(2), priority=900)
+    assert why_none(fleet(0, runs("a"), holder("never", 1)), two)[0] == "those that may be asked do not make room for it"
+    assert why_none(fleet(1, runs("a")), URGENT) == ("", []), "it starts"
+    assert why_none(fleet(0, change(runs("a"), leaves=True, yields_to="urgent")), URGENT) == ("", []), "one saves"
 
 
 VICTIM = Victim(

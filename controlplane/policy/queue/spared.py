@@ -1,0 +1,50 @@
+"""Why nobody is asked to yield to a job that waits, and who is left alone until when. Pure, for answers to people."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from controlplane.policy.queue.place import Turn
+from controlplane.policy.queue.preempt import left_alone
+from controlplane.policy.queue.rows import Entry, Holder, QueueConfig, QueuePlan
+
+
+class Spared(msgspec.Struct, frozen=True, kw_only=True):
+    """A job of lower priority that is not asked to yield. `until_s`: server time from which that holds no more; None:
+    that is not known."""
+
+    id: str
+    name: str
+    priority: int
+    why: str
+    until_s: float | None = None
+
+
+def spared(lower: Iterable[Holder], config: QueueConfig, now_s: float) -> tuple[Spared, ...]:
+    """Those of `lower` that are left alone, as they come."""
+    found = []
+    for holder in lower:
+        alone = left_alone(holder, config, now_s)
+        if alone is not None:
+            why, until_s = alone
+            found.append(
+                Spared(id=holder.id, name=holder.name, priority=holder.priority, why=why, until_s=until_s)
+            )
+    return tuple(found)
+
+
+def why_nobody(entry: Entry, plan: QueuePlan, preempted: int, config: QueueConfig, now_s: float, *, able: bool) -> str:
+    """Why no preemption is planned for it; "" where one is, or where none could help. `preempted`: jobs
+    of the fleet within an hour. `able`: somebody of lower priority may be asked."""
+    if entry.turn is not Turn.NO_ROOM or (plan.head == entry.job.id and plan.victims):
+        return ""
+    if plan.head != entry.job.id:
+        return "others yield to the first of the queue alone"
+    if not entry.may_start:
+        return "jobs ahead of it start first"
+    soon = entry.expected_s is not None and entry.expected_s - now_s <= config.preempt_patience_s
+    if soon:
+        return f"it is expected to start within {config.preempt_patience_s:.0f} s without one"
+    if preempted >= config.max_preemptions:
+        return f"as many jobs were preempted within an hour as may be ({config.max_preemptions})"
+    return "those that may be asked do not make room for it" if able else "all of lower priority are left alone"
