@@ -52,6 +52,8 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     `preempt_retry_s` after one came to nothing; at most `max_preemptions_of_job` times within an hour, and
     `max_preemptions` jobs of the fleet are (as many as `max_acts`). None is for a job that is expected to start within
     `preempt_patience_s` anyway (the default grace of a spec).
+    People. A recommendation that is expected to cost more than `second_approver_gpu_s` is carried out when two have
+    approved it (0: one is always enough; 100 GPU-hours, a value of our own).
     Costs. `default_*` stand in until this job's own times are measured.
     `xid_overrides`: site's action for an XID (a word of `xid.XidBucket`).
     `rule_modes`: per-rule ceiling on automation.
@@ -104,6 +106,7 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     preempt_retry_s: float = 60.0
     max_preemptions: int = 20
     max_preemptions_of_job: int = 2
+    second_approver_gpu_s: float = 360_000.0
     follow_up_s: float = 0.1
     stop_grace_s: float = 10.0
     xid_overrides: dict[int, str] = {}

@@ -9,6 +9,7 @@ import msgspec
 
 from controlplane.policy.clock import on_one_clock
 from controlplane.policy.config import PolicyConfig
+from controlplane.policy.consent import consent
 from controlplane.policy.deadlines import next_pass_s
 from controlplane.policy.facts import TERMINAL_JOB
 from controlplane.policy.once import forget
@@ -65,7 +66,9 @@ def _decide(snapshot: JobSnapshot, config: PolicyConfig) -> Plan:
         for proposed in rule.decide(snapshot, config):
             # One attempt's key must never silence the same words about another attempt.
             decision = msgspec.structs.replace(proposed, key=f"{attempt}:{proposed.key}", mode=mode)
-            if mode is not Mode.ENFORCE:
+            if mode is Mode.RECOMMEND and (why := consent(snapshot, decision, config)):
+                decision = _with_consent(decision, why)
+            if decision.mode is not Mode.ENFORCE:
                 decisions.append(decision)
                 continue
             wanted = claims(decision)
@@ -75,6 +78,16 @@ def _decide(snapshot: JobSnapshot, config: PolicyConfig) -> Plan:
             taken |= wanted
             decisions.append(decision)
     return Plan(decisions=tuple(decisions), next_pass_s=next_pass_s(snapshot, config, bool(taken) or deferred))
+
+
+def _with_consent(decision: Decision, why: str) -> Decision:
+    """It is carried out, and says on whose word."""
+    return msgspec.structs.replace(
+        decision,
+        mode=Mode.ENFORCE,
+        sentence=f"{decision.sentence} {why}",
+        evidence=decision.evidence | {"consent": why},
+    )
 
 
 def mode_of(snapshot: JobSnapshot, config: PolicyConfig, rule: str) -> Mode:

@@ -23,7 +23,7 @@ from controlplane.policy.request_facts import RequestFact
 from controlplane.protocol.bounds import JobEnd
 from controlplane.protocol.membership import Flush, Install, MemberRole, View
 from controlplane.protocol.spec import Parallelism, TrainSpec
-from controlplane.protocol.states import AttemptState, CheckpointState, JobState, NodeState, ReplicaState
+from controlplane.protocol.states import AttemptState, CheckpointState, JobState, NodeState, ReplicaState, Verdict
 
 K = TypeVar("K")
 _NODE_ID, _DEVICE_INDEX = attrgetter("node_id"), attrgetter("device_index")
@@ -291,6 +291,17 @@ class JobFact(_Fact):
     parked_by: str = ""
 
 
+class RecommendationFact(_Fact):
+    """A decision about the newest attempt that was recorded and not carried out, as its mode only recommends. `key` as
+    `plan.Decision` has it; first recommended at `at_s` (server time). `approvers`: who approved it, each once;
+    `verdict`: the newest word of anybody."""
+
+    key: str
+    at_s: float
+    verdict: Verdict = Verdict.NONE
+    approvers: tuple[str, ...] = ()
+
+
 class JobSnapshot(_Fact, dict=True):
     """Everything `decide` may look at.
 
@@ -305,7 +316,7 @@ class JobSnapshot(_Fact, dict=True):
     seconds, to `clock_set_s` (None: it was not, as far as is known). `reissued_views` counts views in a row
     announced with unchanged members since a step was last committed. `nodes` are those that matter to the job;
     of the others `elsewhere` tells what was asked (None: `nodes` are all). `queue`: where a pending job stands (None:
-    it is the only one that waits, or does not)."""
+    it is the only one that waits, or does not). `recommended`: what waits for people."""
 
     now_s: float
     blind: bool
@@ -334,6 +345,12 @@ class JobSnapshot(_Fact, dict=True):
     elsewhere: Elsewhere | None = None
     requests: tuple[RequestFact, ...] = ()
     queue: QueuePlace | None = None
+    recommended: tuple[RecommendationFact, ...] = ()
+
+    @cached_property
+    def recommended_by_key(self) -> Mapping[str, RecommendationFact]:
+        """Every one of `recommended`."""
+        return {fact.key: fact for fact in self.recommended}
 
     @cached_property
     def segments(self) -> Mapping[str, str]:

@@ -250,9 +250,11 @@ class Resiliency(_Spec):
     Flight Recorder of one replica after the other that often, at most `look_ranks` ranks a
     time (0: only when something hangs). `log_markers`: name to text that makes a line of a
     rank's log an event on the timeline, beside the known markers; `*` in it stands for
-    anything."""
+    anything. `act_after_s`: with `mode` recommend, what nobody rejected or held so long after it was
+    recommended is carried out (0: it waits for a person)."""
 
     mode: Mode = Mode.ENFORCE
+    act_after_s: float = 0.0
     risk: RiskTrigger = RiskTrigger()
     timeouts: Timeouts = Timeouts()
     budget: Budget = Budget()

@@ -191,3 +191,12 @@ class Mode(StrEnum):
     OBSERVE = "observe"
     RECOMMEND = "recommend"
     ENFORCE = "enforce"
+
+
+class Verdict(StrEnum):
+    """What people said of a decision that was only recommended."""
+
+    NONE = ""
+    APPROVED = "approved"
+    REJECTED = "rejected"
+    HELD = "held"

@@ -27,8 +27,9 @@ from controlplane.runtime.locks import lock_row
 
 
 def already_taken(job: Job, decision: plan.Decision) -> bool:
-    """This decision was made before."""
-    return Decision.objects.filter(job=job, key=decision.key[:200]).exists()
+    """This decision was made before, and went as far as it may go now."""
+    modes = [str(mode) for mode in plan.taken_in(decision.mode)]
+    return Decision.objects.filter(job=job, key=decision.key[:200], mode__in=modes).exists()
 
 
 def apply_decision(

@@ -64,6 +64,19 @@ def publish_decision(row: Decision) -> None:
     )
 
 
+def publish_verdict(row: Decision, sentence: str) -> None:
+    """What a person said of a recommendation."""
+    events.publish(
+        "decision.verdict",
+        sentence,
+        job_id=row.job_id or "",
+        entity="decision",
+        entity_id=row.id,
+        patch=lambda: _patch(row.pk),
+        data={"verdict": row.verdict},
+    )
+
+
 def _patch(decision_id: str) -> dict[str, Any]:
     """Its summary without its orders, which may be one for each node of the fleet: who shows it reads them."""
     summary = decision_summary(Decision.objects.select_related("job").get(pk=decision_id), commands=False)

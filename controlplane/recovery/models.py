@@ -8,7 +8,7 @@ from django.db.models import Q
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
-from controlplane.protocol.states import IncidentOutcome, IncidentState, Mode, RequestKind, RequestState
+from controlplane.protocol.states import IncidentOutcome, IncidentState, Mode, RequestKind, RequestState, Verdict
 
 LIVE = Q(state__in=[str(RequestState.OPEN), str(RequestState.TAKEN)])
 
@@ -166,8 +166,9 @@ class Signal(models.Model):
 
 class Decision(models.Model):
     """One decision with all that is needed to replay it. `snapshot`: zstd of the msgpack
-    JobSnapshot, empty for looks on schedule, which come by the thousand; `key` once per job.
-    `job` None: decided for the fleet, from a FleetSnapshot; `key` once of all."""
+    JobSnapshot, empty for looks on schedule, which come by the thousand; `key` once per job and mode.
+    `job` None: decided for the fleet, from a FleetSnapshot; `key` once of all and mode. `verdict`: the newest word of
+    people about one that was only recommended, `verdicts`: all of them, [{"who", "verdict", "reason", "at"}]."""
 
     id = models.CharField(primary_key=True, max_length=32)
     job = models.ForeignKey(Job, null=True, on_delete=models.CASCADE, related_name="decisions")
@@ -190,12 +191,15 @@ class Decision(models.Model):
     snapshot = models.BinaryField()
     decide_s = models.FloatField(default=0.0)
     key = models.CharField(max_length=200)
+    verdict = models.CharField(max_length=12, blank=True, default="", choices=[(v, v) for v in Verdict if v])
+    verdicts = models.JSONField(default=list)
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["job", "key"], name="decision_once"),
-            models.UniqueConstraint(fields=["key"], condition=Q(job=None), name="fleet_decision_once"),
+            models.UniqueConstraint(fields=["job", "key", "mode"], name="decision_once"),
+            models.UniqueConstraint(fields=["key", "mode"], condition=Q(job=None), name="fleet_decision_once"),
         ]
+        indexes = [models.Index(fields=["job"], condition=Q(mode="recommend"), name="decision_recommended")]
 
 
 class Request(models.Model):

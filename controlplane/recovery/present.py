@@ -88,6 +88,7 @@ def decision_summary(row: Decision, *, commands: bool = True) -> Json:
         "epoch_after": row.epoch_after,
         "policy_version": row.policy_version,
         "decide_s": row.decide_s,
+        "verdict": row.verdict,
         "commands": orders,
     }
 

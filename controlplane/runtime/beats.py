@@ -156,6 +156,11 @@ def _clock() -> dict[str, Any]:
     return {"boot": boot, "up_s": up_s, "wall_s": now_s()}
 
 
+def led_since(role: str = "sentinel") -> datetime | None:
+    """Since when the process leads that leads now; None: none ever has."""
+    return ProcessBeat.objects.filter(name=f"lease:{role}").values_list("started_at", flat=True).first()
+
+
 def lease_clock(role: str) -> BootClock | None:
     """What the clocks told when the lease was last kept; None: that is not known."""
     row = ProcessBeat.objects.filter(name=f"lease:{role}").first()

@@ -311,8 +311,23 @@ class Decisions(_Group):
     """What was decided, and why."""
 
     def get(self, decision_id: str) -> Any:
-        """Decision with its commands."""
-        return self._run(calls.get(calls.one("decisions", decision_id), rest.Decision))
+        """DecisionDetail: with its commands, and what people said of it."""
+        return self._run(calls.get(calls.one("decisions", decision_id), rest.DecisionDetail))
+
+    def approve(self, decision_id: str, reason: str) -> Any:
+        """Have what was only recommended carried out."""
+        return self._word(decision_id, ":approve", reason)
+
+    def reject(self, decision_id: str, reason: str) -> Any:
+        """Have it not carried out."""
+        return self._word(decision_id, ":reject", reason)
+
+    def hold(self, decision_id: str, reason: str) -> Any:
+        """Stop its countdown, until somebody decides."""
+        return self._word(decision_id, ":hold", reason)
+
+    def _word(self, decision_id: str, verb: str, reason: str) -> Any:
+        return self._run(calls.post(calls.one("decisions", decision_id, verb), {"reason": reason}, rest.Accepted))
 
 
 class Requests(_Group):

@@ -15,7 +15,7 @@ from controlplane.api.idempotency import Effect, once
 from controlplane.api.problems import Kind, Problem
 from controlplane.protocol import rest
 from controlplane.protocol.states import IncidentState
-from controlplane.recovery import around, incidents, selectors
+from controlplane.recovery import around, incidents, recommended, selectors, verdicts
 from controlplane.recovery.present import decision_summary, incident_summary
 from controlplane.runtime.events import newest_seq
 from controlplane.runtime.requests import request_id_of
@@ -89,9 +89,61 @@ def acknowledge(request: HttpRequest, incident_id: str) -> HttpResponse:
 
 
 @router.get(
-    "/decisions/{rid:decision_id}", summary="One decision", openapi_extra=describe(rest.Decision, errors=(404,))
+    "/decisions/{rid:decision_id}", summary="One decision", openapi_extra=describe(rest.DecisionDetail, errors=(404,))
 )
 def get_decision(request: HttpRequest, decision_id: str) -> HttpResponse:
-    """With its evidence, alternatives and commands."""
-    seq = newest_seq()
-    return send(decision_summary(selectors.decision(decision_id)) | {"as_of_seq": seq})
+    """With its evidence, alternatives and commands; of one that was only recommended also what people said of it."""
+    seq, row = newest_seq(), selectors.decision(decision_id)
+    return send(decision_summary(row) | recommended.shown(row) | {"as_of_seq": seq})
+
+
+def _word(request: HttpRequest, decision_id: str, act: str) -> HttpResponse:
+    body, actor = bodies.read(request, bodies.WithReason), principal_of(request).name
+
+    def effect() -> Effect:
+        row = verdicts.say(decision_id, act, reason=body.reason, actor=actor, request_id=request_id_of(request))
+        left = recommended.shown(row)["approvals_needed"] if act == "approve" else 0
+        return Effect(data={"detail": _TOLD[act] if not left else "Approved. A second person has to approve it too."})
+
+    return once(request, effect)
+
+
+_TOLD = {
+    "approve": "Approved: the next pass carries it out, if it is still recommended.",
+    "reject": "Rejected: it is not carried out.",
+    "hold": "Held: it is not carried out by itself, until somebody approves it.",
+}
+
+
+@router.post(
+    "/decisions/{rid:decision_id}:approve",
+    summary="Approve a recommended decision",
+    auth=needs(Scope.OPERATE),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+)
+def approve_decision(request: HttpRequest, decision_id: str) -> HttpResponse:
+    """Have it carried out. 409 where the policy does not recommend it any more; one that is expected to cost
+    more than the policy's `second_approver_gpu_s` takes two people."""
+    return _word(request, decision_id, "approve")
+
+
+@router.post(
+    "/decisions/{rid:decision_id}:reject",
+    summary="Reject a recommended decision",
+    auth=needs(Scope.OPERATE),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+)
+def reject_decision(request: HttpRequest, decision_id: str) -> HttpResponse:
+    """It is not carried out, unless somebody approves it later."""
+    return _word(request, decision_id, "reject")
+
+
+@router.post(
+    "/decisions/{rid:decision_id}:hold",
+    summary="Hold a recommended decision",
+    auth=needs(Scope.OPERATE),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+)
+def hold_decision(request: HttpRequest, decision_id: str) -> HttpResponse:
+    """Stop the countdown of a job with `resiliency.act_after_s`: it waits for an approval or a rejection."""
+    return _word(request, decision_id, "hold")

@@ -23,6 +23,7 @@ from controlplane.policy.snapshot import (
     JobSnapshot,
     NodeFact,
     Placement,
+    RecommendationFact,
     ReplicaFact,
     SignalFact,
 )
@@ -93,6 +94,7 @@ class Parts:
     fleet: Fleet
     requests: Iterable[RequestFact]
     queue: QueuePlace | None = None
+    recommended: tuple[RecommendationFact, ...] = ()
 
 
 def snapshot_of(parts: Parts) -> JobSnapshot:
@@ -132,6 +134,7 @@ def snapshot_of(parts: Parts) -> JobSnapshot:
         elsewhere=parts.fleet.elsewhere,
         requests=tuple(sorted(parts.requests, key=lambda request: request.id)),
         queue=parts.queue,
+        recommended=parts.recommended,
     )
 
 

@@ -13,6 +13,7 @@ incident = typer.Typer(no_args_is_help=True, help="What went wrong, and how it e
 decision = typer.Typer(no_args_is_help=True, help="What was decided, and why.")
 MACHINE = (Format.JSON, Format.YAML, Format.JSONL, Format.NAME)
 MANY = 100
+Decision = Annotated[str, typer.Argument(metavar="DECISION")]
 NO_SERIES = 2
 """Points of a series that is not shown: as few as can be asked for."""
 
@@ -94,7 +95,7 @@ def list_decisions(
 
 
 @decision.command()
-def explain(decision: Annotated[str, typer.Argument(metavar="DECISION")], output: Output = Format.TABLE) -> None:
+def explain(decision: Decision, output: Output = Format.TABLE) -> None:
     """Evidence, alternatives with their cost, orders and what became of them."""
     with context.client() as client:
         row = context.plain(client.decisions.get(decision))
@@ -113,6 +114,44 @@ def explain(decision: Annotated[str, typer.Argument(metavar="DECISION")], output
     say(f"  {row['choice']} (chosen): {_cost(row['cost_gpu_s'])}\n\nOrders:")
     for command in row["commands"]:
         say(f"  {command['kind']} to {command['node_name']}: {command['state']} {command['detail']}".rstrip())
+    _words(row)
+
+
+@decision.command()
+def approve(decision: Decision, reason: Reason = BY_HAND) -> None:
+    """Have a decision carried out that was only recommended, if the policy still recommends it."""
+    with context.client() as client:
+        say(client.decisions.approve(decision, reason).detail)
+
+
+@decision.command()
+def reject(decision: Decision, reason: Reason = BY_HAND) -> None:
+    """Have a recommended decision not carried out."""
+    with context.client() as client:
+        say(client.decisions.reject(decision, reason).detail)
+
+
+@decision.command()
+def hold(decision: Decision, reason: Reason = BY_HAND) -> None:
+    """Stop the countdown of a recommended decision: it waits until somebody approves or rejects it."""
+    with context.client() as client:
+        say(client.decisions.hold(decision, reason).detail)
+
+
+def _words(row: dict[str, Any]) -> None:
+    """What people said of one that was only recommended, and what it waits for."""
+    if row["mode"] != "recommend":
+        return
+    say(f"\nIt would: {'; '.join(row['reach']) or 'change nothing but its record'}.")
+    for word in row["verdicts"]:
+        say(f"  {word['at']}  {word['who']} {word['verdict']}: {word['reason']}")
+    if why := row["capabilities"]["approve"]:
+        say(f"Nobody is asked any more: {why}.")
+    elif row["acts_at"]:
+        say(f"It is carried out at {row['acts_at']} unless somebody objects: `holdfast decision hold {row['id']}`.")
+    elif row["approvals_needed"]:
+        people = "one person" if row["approvals_needed"] == 1 else f"{row['approvals_needed']} people"
+        say(f"It waits for the approval of {people}: `holdfast decision approve {row['id']}`.")
 
 
 def _cost(cost_gpu_s: float | None) -> str:

@@ -35,7 +35,7 @@ class Command(Answer, frozen=True, kw_only=True):
 
 class Decision(Answer, frozen=True, kw_only=True):
     """One decision with its evidence. `routine`: part of an orderly protocol. `job_id` None: it is
-    about the fleet."""
+    about the fleet. `verdict`: what people said last of one that was only recommended (`mode`), "" for nothing."""
 
     id: str
     job_id: str | None
@@ -56,8 +56,30 @@ class Decision(Answer, frozen=True, kw_only=True):
     epoch_after: int
     policy_version: str
     decide_s: float
+    verdict: words.Verdict
     commands: list[Command] = []
     job_name: str | None = None
+
+
+class Word(Answer, frozen=True, kw_only=True):
+    """What one person said of a recommendation, and why."""
+
+    who: str
+    verdict: words.Verdict
+    reason: str
+    at: str
+
+
+class DecisionDetail(Decision, frozen=True, kw_only=True):
+    """`verdicts` in the order in which they came. `approvals_needed`: so many more people have to approve it;
+    `acts_at`: it is carried out then unless somebody objects, if it is still recommended (null: it waits for a person).
+    `reach`: what it would touch. `capabilities`: by act why it cannot be done, "" where it can."""
+
+    verdicts: list[Word]
+    approvals_needed: int
+    acts_at: str | None
+    reach: list[str]
+    capabilities: words.Capabilities
 
 
 class Request(Answer, frozen=True, kw_only=True):

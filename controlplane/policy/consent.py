@@ -1,0 +1,48 @@
+"""What people said of decisions that were only recommended, and when one is carried out all the same.
+
+A recommendation is proposed by each pass for as long as its facts hold. Approved by as many people as it takes, or left
+without an objection for the time that the job's spec names, it is carried out by the next pass that still proposes it;
+so nothing is ever done on facts that have changed since somebody looked. Where the control plane does not see well,
+nothing is taken for consent. Pure.
+"""
+
+from collections.abc import Iterator
+
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.plan import Decision
+from controlplane.policy.snapshot import JobSnapshot, RecommendationFact
+from controlplane.protocol.states import Verdict
+
+
+def approvers_needed(cost_gpu_s: float | None, config: PolicyConfig) -> int:
+    """How many people have to approve a decision that is expected to cost so many GPU-seconds (None: not priced)."""
+    limit = config.second_approver_gpu_s
+    return 2 if limit > 0.0 and cost_gpu_s is not None and cost_gpu_s > limit else 1
+
+
+def consent(snapshot: JobSnapshot, decision: Decision, config: PolicyConfig) -> str:
+    """Why a recommended decision is carried out now, in words; "" while it waits for a person, or was rejected."""
+    fact = snapshot.recommended_by_key.get(decision.key)
+    if fact is None or fact.verdict is Verdict.REJECTED:
+        return ""
+    if len(fact.approvers) >= approvers_needed(decision.cost_gpu_s, config):
+        return f"Approved by {' and '.join(fact.approvers)}."
+    acts_s = act_at_s(snapshot, fact)
+    if acts_s is None or snapshot.now_s < acts_s or snapshot.blind:
+        return ""
+    after_s = snapshot.job.spec.resiliency.act_after_s
+    return f"Nobody objected within {after_s:.0f} s of its recommendation."
+
+
+def act_at_s(snapshot: JobSnapshot, fact: RecommendationFact) -> float | None:
+    """Server seconds at which it is carried out unless somebody objects; None: it waits for a person."""
+    after_s = snapshot.job.spec.resiliency.act_after_s
+    return None if after_s <= 0.0 or fact.verdict is not Verdict.NONE else fact.at_s + after_s
+
+
+def moments(snapshot: JobSnapshot) -> Iterator[float]:
+    """When a countdown ends, though nothing rings."""
+    for fact in snapshot.recommended:
+        moment = act_at_s(snapshot, fact)
+        if moment is not None:
+            yield moment

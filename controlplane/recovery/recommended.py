@@ -1,0 +1,136 @@
+"""Decisions that were only recommended: as facts for the policy, and as people are shown them."""
+
+from collections import defaultdict
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from typing import Any
+
+from controlplane.fleet.models import Node
+from controlplane.jobs.models import Attempt, Job
+from controlplane.jobs.numbers import spec_of
+from controlplane.policy import capabilities
+from controlplane.policy.capabilities import RecommendedFacts
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.consent import approvers_needed
+from controlplane.policy.facts import TERMINAL_JOB
+from controlplane.policy.snapshot import RecommendationFact
+from controlplane.policy.titles import list_of, number_of
+from controlplane.protocol.states import Mode, Verdict
+from controlplane.recovery.models import Decision
+from controlplane.runtime import beats
+from controlplane.runtime.clock import iso
+
+MOST = 50
+"""Of an attempt, the newest."""
+POLICY = PolicyConfig()
+NO_RECOMMENDATION = "it is no recommendation: nobody is asked"
+FLEETS = "it is about the fleet, where a person acts with the node's own buttons"
+
+
+def facts_of(job: Job, attempt: Attempt | None) -> tuple[RecommendationFact, ...]:
+    """Of the newest attempt. A countdown counts only while one and the same sentinel leads: nobody could object to what
+    was recommended by a control plane that was away."""
+    number = attempt.number if attempt is not None else 0
+    rows = Decision.objects.filter(job=job, mode=Mode.RECOMMEND, key__startswith=f"{number}:").order_by("-id")
+    found = list(rows.only("key", "at", "verdict", "verdicts")[:MOST])
+    since = beats.led_since() if found else None
+    return tuple(
+        RecommendationFact(
+            key=row.key,
+            at_s=_counted_from(row, since).timestamp(),
+            verdict=Verdict(row.verdict),
+            approvers=approvers_of(row),
+        )
+        for row in found
+    )
+
+
+def approvers_of(row: Decision) -> tuple[str, ...]:
+    """Who approved it since it was last rejected or held, each once."""
+    found: list[str] = []
+    for word in row.verdicts:
+        if word["verdict"] != Verdict.APPROVED:
+            found.clear()
+        elif word["who"] not in found:
+            found.append(word["who"])
+    return tuple(found)
+
+
+def shown(row: Decision) -> dict[str, Any]:
+    """What one decision's answer says of people's words, beside its summary."""
+    if row.mode != Mode.RECOMMEND or row.job is None:
+        why = FLEETS if row.mode == Mode.RECOMMEND else NO_RECOMMENDATION
+        acts = dict.fromkeys(capabilities.RECOMMENDED, why)
+        return {
+            "verdicts": [],
+            "approvals_needed": 0,
+            "acts_at": None,
+            "reach": reach_of(row),
+            "capabilities": acts,
+        }
+    return {
+        "verdicts": row.verdicts,
+        "approvals_needed": max(0, approvers_needed(row.cost_gpu_s, POLICY) - len(approvers_of(row))),
+        "acts_at": _acts_at(row),
+        "reach": reach_of(row),
+        "capabilities": capabilities.recommended(facts_about(row)),
+    }
+
+
+def facts_about(row: Decision) -> RecommendedFacts:
+    """For what may be done with it."""
+    job = row.job
+    assert job is not None, "asked of a job's decisions"
+    newest = job.attempts.order_by("-number").values_list("number", flat=True).first() or 0
+    done = Decision.objects.filter(job=job, key=row.key, mode=Mode.ENFORCE).values_list("id", flat=True).first()
+    return RecommendedFacts(
+        verdict=Verdict(row.verdict),
+        job=job.name,
+        job_state=job.state,
+        over=job.state in TERMINAL_JOB,
+        newest_attempt=row.key.startswith(f"{newest}:"),
+        done_by=done or "",
+    )
+
+
+def _acts_at(row: Decision) -> str | None:
+    job = row.job
+    if job is None or row.verdict or job.state in TERMINAL_JOB:
+        return None
+    after_s = spec_of(job).spec.resiliency.act_after_s
+    if after_s <= 0.0 or capabilities.recommended(facts_about(row))["approve"]:
+        return None
+    return iso(_counted_from(row, beats.led_since()) + timedelta(seconds=after_s))
+
+
+def _counted_from(row: Decision, led_since: datetime | None) -> datetime:
+    return row.at if led_since is None else max(row.at, led_since)
+
+
+def reach_of(row: Decision) -> list[str]:
+    """What it touches, in words, from its actions: what ends, what starts, what becomes of nodes and devices."""
+    by: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for action in row.actions:
+        by[action["action"]].append(action)
+    found = [f"ends every process of attempt {action['number']}" for action in by["end_attempt"]]
+    found += [f"places attempt {action['number']}" for action in by["place_attempt"]]
+    names = _names({action["node_id"] for kind in _OF_NODES for action in by[kind]})
+    for kind, word in (("stop_replica", "ends"), ("start_replica", "starts")):
+        replicas = sorted({action["replica"] for action in by[kind]})
+        found += [f"{word} {list_of([str(replica) for replica in replicas], 'replica')}"] if replicas else []
+    found += [f"continues with {number_of(len(action['view']['members']), 'replica')}" for action in by["announce_view"]]
+    found += [f"node {names[action['node_id']]} becomes {action['to']}" for action in by["set_node_state"]]
+    found += [
+        f"{word} device {action['device_index']} of node {names[action['node_id']]}"
+        for kind, word in (("bar_device", "starts nothing more on"), ("reset_device", "resets"))
+        for action in by[kind]
+    ]
+    return found + (["has the ranks save"] if by["request_checkpoint"] else [])
+
+
+_OF_NODES = ("set_node_state", "bar_device", "reset_device")
+
+
+def _names(node_ids: Collection[str]) -> dict[str, str]:
+    known = dict(Node.objects.filter(id__in=node_ids).values_list("id", "name"))
+    return {node_id: known.get(node_id, node_id) for node_id in node_ids}

@@ -1,0 +1,74 @@
+"""People's words about decisions that were only recommended: approve, reject, hold.
+
+Each is a word on the decision's row, an entry of the audit log and a wake-up. What was approved the next pass carries
+out, if it still proposes it (`policy.consent`).
+"""
+
+from controlplane.access import services as access
+from controlplane.jobs.models import Job
+from controlplane.jobs.services import wake_job
+from controlplane.policy import capabilities
+from controlplane.protocol.plain import without_secrets
+from controlplane.protocol.states import Mode, Verdict
+from controlplane.recovery import recommended
+from controlplane.recovery.decided import publish_verdict
+from controlplane.recovery.load import load_snapshot
+from controlplane.recovery.load_candidates import decided
+from controlplane.recovery.models import Decision
+from controlplane.runtime import events
+from controlplane.runtime.clock import iso, now
+from controlplane.runtime.errors import NotFound, refuse
+from controlplane.runtime.locks import lock_row
+
+MAX_WORDS = 100
+"""So many are kept with a decision, the newest."""
+GONE = "the policy does not recommend it any more: what it rested on has changed"
+
+
+def say(decision_id: str, act: str, *, reason: str, actor: str, request_id: str = "") -> Decision:
+    """`act`: approve, reject or hold. Raises NotFound; Conflict where it is no recommendation, was carried out, is not
+    recommended any more, or the same word was said before (of approvals: by the same person)."""
+    with events.unit_of_work():
+        row = _locked(decision_id)
+        shown = recommended.shown(row)
+        refuse(shown["capabilities"][act])
+        verdict = capabilities.RECOMMENDED[act]
+        if verdict is Verdict.APPROVED:
+            refuse(_why_no_approval(row, actor, needed=shown["approvals_needed"]))
+        word = {"who": actor[:200], "verdict": verdict, "reason": without_secrets(reason), "at": iso(now())}
+        access.audit(
+            actor,
+            f"decision.{act}",
+            row.id,
+            reason=reason,
+            request_id=request_id,
+            before={"verdict": row.verdict},
+            after={"verdict": verdict},
+        )
+        row.verdict, row.verdicts = verdict, [*row.verdicts, word][-MAX_WORDS:]
+        row.save(update_fields=["verdict", "verdicts"])
+        publish_verdict(row, f"{actor} {verdict}: {row.sentence} ({word['reason']})")
+        wake_job(row.job_id or "", sure=verdict is Verdict.APPROVED)
+    return row
+
+
+def _locked(decision_id: str) -> Decision:
+    """The job's row first, as everywhere."""
+    job_id = Decision.objects.filter(pk=decision_id).values_list("job_id", flat=True).first()
+    if job_id is not None:
+        lock_row(Job, job_id)
+    row = Decision.objects.select_related("job").defer("snapshot").filter(pk=decision_id).first()
+    if row is None:
+        raise NotFound(f"no decision {decision_id!r}")
+    return row
+
+
+def _why_no_approval(row: Decision, actor: str, *, needed: int) -> str:
+    """What speaks against it that a look at the world as a whole has to find."""
+    if actor in recommended.approvers_of(row) and needed > 0:
+        return "you have approved it: it takes a second person, as it is expected to cost more than one may decide"
+    job = row.job
+    assert job is not None, "asked of a job's decisions"
+    snapshot, plan = decided(load_snapshot(job), job, recommended.POLICY)
+    stands = any(each.key[:200] == row.key and each.mode is Mode.RECOMMEND for each in plan.decisions)
+    return "" if stands else GONE
