@@ -38,6 +38,7 @@ class Network:
         self._spells: dict[str, list[tuple[float, float]]] = {}
         self._held_until_s: dict[tuple[str, Way], float] = {}
         self._unheard_since_s: dict[str, float] = {}
+        self._came_s: dict[str, float] = {}
 
     def send(self, node: str, deliver: Callable[[Any], None], message: Any, way: Way) -> None:
         """Carry `message` over the link of `node`; each copy takes its own time, so later
@@ -59,8 +60,10 @@ class Network:
     def _arrive(self, node: str, deliver: Callable[[Any], None], message: Any, way: Way) -> None:
         if (node, way) in self.cut:
             return
-        if way is Way.UP and node in self._unheard_since_s:
-            self.note_out(node, self._unheard_since_s.pop(node), self._kernel.now_s)
+        if way is Way.UP:
+            self._came_s[node] = self._kernel.now_s
+            if node in self._unheard_since_s:
+                self.note_out(node, self._unheard_since_s.pop(node), self._kernel.now_s)
         deliver(message)
 
     def is_cut(self, node: str) -> bool:
@@ -68,9 +71,13 @@ class Network:
         return node in self._cut_since_s
 
     def cut_link(self, node: str, *ways: Way) -> None:
-        """Nothing passes these ways (both, unless said) until it is mended."""
+        """Nothing passes these ways (both, unless said) until it is mended. What a bad network lost right before is of
+        the same time out of touch."""
+        since_s = now_s = self._kernel.now_s
+        if Way.UP in (ways or BOTH) and self.is_bad(REJOINED_S):
+            since_s = min(now_s, self._came_s.get(node, now_s))
         self.cut |= {(node, way) for way in ways or BOTH}
-        self._cut_since_s.setdefault(node, self._kernel.now_s)
+        self._cut_since_s.setdefault(node, since_s)
 
     def mend_link(self, node: str) -> None:
         """Messages pass again; what was sent meanwhile is lost. It is out of touch until one comes up."""

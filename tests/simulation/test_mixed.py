@@ -51,7 +51,8 @@ def test_each_kind_happens_by_its_option_and_breaks_nothing(name):
 
 
 @pytest.mark.parametrize(
-    "seed", [940183, 940269, 960112, 960265, 990146, 990157, 990202, 990511, 1000199, 1005223, 1105197, 1105561]
+    "seed",
+    [940183, 940269, 960112, 960265, 990146, 990157, 990202, 990511, 1000199, 1005223, 1105197, 1105561, 1303981],
 )
 def test_a_seed_that_once_ended_with_a_violation_passes(seed):
     assert mixed.run(seed).violations == ()
@@ -117,6 +118,20 @@ def test_a_node_is_out_of_touch_until_something_of_it_comes_up_again() -> None:
     assert network.out_of_touch_s("node-0", 6.0) == 3.0
     kernel.run(8.0)
     assert network.out_of_touch_s("node-0", 6.0) == pytest.approx(3.5, abs=0.1)
+
+
+@pytest.mark.parametrize(("loss", "out_s"), [(1.0, 4.0), (0.0, 1.0)])
+def test_what_a_bad_network_lost_right_before_a_cut_is_of_the_same_time_out_of_touch(loss: float, out_s: float) -> None:
+    kernel = Kernel(1)
+    network = Network(kernel)
+    network.send("node-0", [].append, "I am here", Way.UP)
+    kernel.run(1.0)
+    network.loss = loss
+    for at_s in (0.5, 1.0, 1.5):
+        kernel.after(at_s, network.send, "node-0", [].append, "and here", Way.UP)
+    kernel.after(2.0, network.cut_link, "node-0", Way.UP)
+    kernel.run(4.0)
+    assert network.out_of_touch_s("node-0", 6.0) == pytest.approx(out_s, abs=0.1)
 
 
 def test_a_link_that_is_held_carries_everything_late_and_in_order():

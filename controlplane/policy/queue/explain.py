@@ -65,7 +65,8 @@ def explain(
     yields = [holder for holder in fleet.holders if holder.yields_to == job_id]
     # Where all of them together would not be enough, or some save already, nobody asks why no other does.
     alone = spared(lower, config, now_s) if outranked and not yields else ()
-    able = len(alone) < len(lower)
+    able, asks = len(alone) < len(lower), bool(outranked and not yields)
+    why = why_nobody(entry, plan, fleet.preempted, config, now_s, able=able) if asks else ""
     soon = [] if fits else [_named(holder, at_s) for at_s, holder in ending(fleet.holders, now_s)]
     return Explanation(
         entry=entry,
@@ -80,7 +81,7 @@ def explain(
         yields=tuple(_named(holder, None) for holder in yields),
         frees=_enough(room, demand, soon, fleet)[:LISTED],
         outranks=outranked[:LISTED],
-        no_preemption=why_nobody(entry, plan, fleet.preempted, config, now_s, able=able) if outranked and not yields else "",
+        no_preemption=why,
         spared=alone[:LISTED],
     )
 

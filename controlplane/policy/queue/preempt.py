@@ -45,7 +45,7 @@ def may_yield(holder: Holder, head: Pending, config: QueueConfig, now_s: float) 
 
 
 def left_alone(holder: Holder, config: QueueConfig, now_s: float) -> tuple[str, float | None] | None:
-    """Why it is not asked to yield, whoever waits, and until when (server seconds; None: not known); None: it may be."""
+    """Why it is not asked to yield, whoever waits, and until when (server seconds, where it is known); None: it may."""
     stake = holder.stake
     if stake is None:
         return "does not allow it, or does not train now", None

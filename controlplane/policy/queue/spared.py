@@ -27,9 +27,7 @@ def spared(lower: Iterable[Holder], config: QueueConfig, now_s: float) -> tuple[
         alone = left_alone(holder, config, now_s)
         if alone is not None:
             why, until_s = alone
-            found.append(
-                Spared(id=holder.id, name=holder.name, priority=holder.priority, why=why, until_s=until_s)
-            )
+            found.append(Spared(id=holder.id, name=holder.name, priority=holder.priority, why=why, until_s=until_s))
     return tuple(found)
 
 

@@ -2299,8 +2299,9 @@ export interface components {
          *         anywhere). `ahead`: the first of `ahead_count`. `makes_room`: running jobs whose ends, one after the other, are
          *         expected to make room for it alone. `preempts`: running jobs of lower priority that yield
          *         to it. `expected_at`: when it is expected to start; null: not known. `outranks`:
-         *         running jobs of lower priority whose devices would be enough, whether or not they may be preempted. `no_preemption`: why
-         *         none of them is asked to yield; "": some are, or none could help. `spared`: the first of those that are left alone.
+         *         running jobs of lower priority whose devices would be enough, whether or not they may be preempted.
+         *         `no_preemption`: why none of them is asked to yield; "": some are, or none could help. `spared`: the first of
+         *         those that are left alone.
          */
         JobQueue: {
             ahead: components["schemas"]["QueuedJob"][];

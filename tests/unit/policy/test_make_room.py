@@ -163,7 +163,9 @@ def test_the_explanation_says_why_nobody_yields_where_some_may_be_asked() -> Non
     spent = change(fleet(0, runs("a")), preempted=QUEUE.max_preemptions)
     assert why_none(spent, URGENT)[0] == "as many jobs were preempted within an hour as may be (20)"
     two = waits("urgent", demand(2), priority=900)
-    assert why_none(fleet(0, runs("a"), holder("never", 1)), two)[0] == "those that may be asked do not make room for it"
+    assert (
+        why_none(fleet(0, runs("a"), holder("never", 1)), two)[0] == "those that may be asked do not make room for it"
+    )
     assert why_none(fleet(1, runs("a")), URGENT) == ("", []), "it starts"
     assert why_none(fleet(0, change(runs("a"), leaves=True, yields_to="urgent")), URGENT) == ("", []), "one saves"
 
