@@ -261,8 +261,8 @@ class IncidentFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecommendedFacts:
-    """A decision that was only recommended. `over`: its job has ended; `newest_attempt`: it is about that one; `done_by`:
-    the decision with which it was carried out all the same, "" for none."""
+    """A decision that was only recommended. `over`: its job has ended; `newest_attempt`: it is about that one;
+    `done_by`: the decision with which it was carried out all the same, "" for none."""
 
     verdict: Verdict
     job: str

@@ -6,9 +6,11 @@ from controlplane.protocol import markers
 from controlplane.protocol.rank_faults import RANDOM, is_scheduled, kinds_for
 from controlplane.protocol.spec import TrainSpec, ranks_per_replica, replica_count
 from controlplane.protocol.spec_fault import Check, Fault, Ground
+from controlplane.protocol.states import Mode
 
 LOOK_FLOOR_S = 60.0
 LOOK_RANKS_MAX = 64
+ACT_AFTER_FLOOR_S = 10.0
 
 
 def check_spikes(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
@@ -89,6 +91,25 @@ def check_look_ranks(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
             "/spec/resiliency/look_ranks",
             f"{settings.look_ranks} ranks a diagnostic is not between 1 and {LOOK_RANKS_MAX}",
             f"set it to {LOOK_RANKS_MAX} at most; the ranks of a larger replica have their turns one after the other",
+        )
+
+
+def check_act_after(spec: TrainSpec, ground: Ground) -> Iterator[Fault]:
+    """A countdown is of recommendations, and leaves people time to object."""
+    settings = spec.resiliency
+    if settings.act_after_s == 0.0:
+        return
+    if settings.mode is not Mode.RECOMMEND:
+        yield Fault(
+            "/spec/resiliency/act_after_s",
+            f"nothing is only recommended with mode {str(settings.mode)!r}",
+            'set mode to "recommend", or leave act_after_s out',
+        )
+    elif settings.act_after_s < ACT_AFTER_FLOOR_S:
+        yield Fault(
+            "/spec/resiliency/act_after_s",
+            f"within {settings.act_after_s:g} s nobody could object",
+            f"set it to {ACT_AFTER_FLOOR_S:g} or more, or to 0 to wait for a person",
         )
 
 

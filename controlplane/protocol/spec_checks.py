@@ -19,6 +19,7 @@ from controlplane.protocol.launch_checks import (
 from controlplane.protocol.layout_checks import BUILT_IN_RULES, SHAPE_RULES, Rule, Rules
 from controlplane.protocol.presets import PRESETS
 from controlplane.protocol.resiliency_checks import (
+    check_act_after,
     check_fault_kind,
     check_fault_replicas,
     check_fault_target,
@@ -336,6 +337,7 @@ CHECKS: tuple[tuple[Check, tuple[str, ...]], ...] = (
     (check_spikes, (f"{_NUMERICS}/check_spike", f"{_NUMERICS}/rerun")),
     (check_rerun_checks, (f"{_NUMERICS}/rerun", f"{_NUMERICS}/check_nan", f"{_NUMERICS}/check_spike")),
     (check_rerun_program, (f"{_NUMERICS}/rerun", "/spec/entrypoint")),
+    (check_act_after, ("/spec/resiliency/act_after_s", "/spec/resiliency/mode")),
     (check_look_interval, ("/spec/resiliency/look_every_s",)),
     (check_look_ranks, ("/spec/resiliency/look_ranks",)),
     (check_stragglers, (f"{_STRAGGLERS}/relative", f"{_STRAGGLERS}/individual")),

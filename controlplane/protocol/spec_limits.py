@@ -82,6 +82,7 @@ RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
         "/spec/resiliency/faults/rank": (-1, 1 << 20),
         "/spec/resiliency/faults/times": (1, 10_000),
         "/spec/scheduling/priority": (0, 1000),
+        "/spec/resiliency/act_after_s": (0.0, 86400.0),
         "/spec/scheduling/preempt_grace_s": (0.0, 86400.0),
     }
 )

@@ -40,7 +40,18 @@ from controlplane.protocol.membership import Flush, Install, View
 from controlplane.protocol.rank_faults import is_scheduled
 from controlplane.protocol.spec import Parallelism
 from controlplane.protocol.states import LIVE_INCIDENT, AttemptState, CheckpointState, JobState, ReplicaState
-from controlplane.recovery import asked, counts, health_gate, learned, ledger, load_queue, recommended, recompute, signals, spikes
+from controlplane.recovery import (
+    asked,
+    counts,
+    health_gate,
+    learned,
+    ledger,
+    load_queue,
+    recommended,
+    recompute,
+    signals,
+    spikes,
+)
 from controlplane.recovery.load_devices import of_nodes
 from controlplane.recovery.load_nodes import own_facts
 from controlplane.recovery.load_replicas import slots_of

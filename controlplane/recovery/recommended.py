@@ -108,24 +108,24 @@ def _counted_from(row: Decision, led_since: datetime | None) -> datetime:
 
 
 def reach_of(row: Decision) -> list[str]:
-    """What it touches, in words, from its actions: what ends, what starts, what becomes of nodes and devices."""
+    """What it would do, in words that follow on "would", from its actions: to replicas, nodes and devices."""
     by: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for action in row.actions:
         by[action["action"]].append(action)
-    found = [f"ends every process of attempt {action['number']}" for action in by["end_attempt"]]
-    found += [f"places attempt {action['number']}" for action in by["place_attempt"]]
+    found = [f"end every process of attempt {action['number']}" for action in by["end_attempt"]]
+    found += [f"place attempt {action['number']}" for action in by["place_attempt"]]
     names = _names({action["node_id"] for kind in _OF_NODES for action in by[kind]})
-    for kind, word in (("stop_replica", "ends"), ("start_replica", "starts")):
+    for kind, word in (("stop_replica", "end"), ("start_replica", "start")):
         replicas = sorted({action["replica"] for action in by[kind]})
         found += [f"{word} {list_of([str(replica) for replica in replicas], 'replica')}"] if replicas else []
-    found += [f"continues with {number_of(len(action['view']['members']), 'replica')}" for action in by["announce_view"]]
-    found += [f"node {names[action['node_id']]} becomes {action['to']}" for action in by["set_node_state"]]
+    found += [f"continue with {number_of(len(action['view']['members']), 'replica')}" for action in by["announce_view"]]
+    found += [f"make node {names[action['node_id']]} {action['to']}" for action in by["set_node_state"]]
     found += [
         f"{word} device {action['device_index']} of node {names[action['node_id']]}"
-        for kind, word in (("bar_device", "starts nothing more on"), ("reset_device", "resets"))
+        for kind, word in (("bar_device", "start nothing more on"), ("reset_device", "reset"))
         for action in by[kind]
     ]
-    return found + (["has the ranks save"] if by["request_checkpoint"] else [])
+    return found + (["have the ranks save"] if by["request_checkpoint"] else [])
 
 
 _OF_NODES = ("set_node_state", "bar_device", "reset_device")

@@ -9,7 +9,7 @@ from controlplane.jobs.models import Job
 from controlplane.jobs.services import wake_job
 from controlplane.policy import capabilities
 from controlplane.protocol.plain import without_secrets
-from controlplane.protocol.states import Mode, Verdict
+from controlplane.protocol.states import Verdict
 from controlplane.recovery import recommended
 from controlplane.recovery.decided import publish_verdict
 from controlplane.recovery.load import load_snapshot
@@ -69,6 +69,6 @@ def _why_no_approval(row: Decision, actor: str, *, needed: int) -> str:
         return "you have approved it: it takes a second person, as it is expected to cost more than one may decide"
     job = row.job
     assert job is not None, "asked of a job's decisions"
-    snapshot, plan = decided(load_snapshot(job), job, recommended.POLICY)
-    stands = any(each.key[:200] == row.key and each.mode is Mode.RECOMMEND for each in plan.decisions)
+    _, plan = decided(load_snapshot(job), job, recommended.POLICY)
+    stands = any(each.key[:200] == row.key for each in plan.decisions)
     return "" if stands else GONE

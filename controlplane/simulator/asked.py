@@ -9,9 +9,11 @@ import msgspec
 
 from controlplane.changes.kinds import ReplicaKey
 from controlplane.policy.errors import IllegalTransition
+from controlplane.policy.plan import Decision
 from controlplane.policy.request_facts import RequestFact
+from controlplane.policy.snapshot import RecommendationFact
 from controlplane.policy.transitions import check
-from controlplane.protocol.states import LIVE_REQUEST, RequestKind, RequestState
+from controlplane.protocol.states import LIVE_REQUEST, Mode, RequestKind, RequestState
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.rows import Rows
@@ -82,3 +84,13 @@ class Asked:
         if whole is not None and to is not RequestState.DONE:
             named = (request.attempt or 0, request.replica or 0, request.incarnation or 0)
             self._rows.requests[whole.id] = msgspec.structs.replace(whole, kept=(*whole.kept, named))
+
+
+def recommend(rows: Rows, decision: Decision, now_s: float) -> bool | None:
+    """A decision that its mode leaves to people is recorded alone: true the first time. None: it is carried out."""
+    if decision.mode is Mode.ENFORCE:
+        return None
+    if decision.mode is not Mode.RECOMMEND or decision.key in rows.recommended:
+        return False
+    rows.recommended[decision.key] = RecommendationFact(key=decision.key, at_s=now_s)
+    return True

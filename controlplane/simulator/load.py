@@ -34,6 +34,7 @@ from controlplane.policy.snapshot import (
     JobSnapshot,
     NodeFact,
     Placement,
+    RecommendationFact,
     ReplicaFact,
     SignalFact,
 )
@@ -67,8 +68,14 @@ def load(rows: Rows, now_s: float, blind: bool) -> JobSnapshot:
         ledger=_ledger(rows, now_s),
         fleet=_fleet(rows, now_s),
         requests=_requests(rows),
+        recommended=_recommended(rows),
     )
     return snapshot_of(parts)
+
+
+def _recommended(rows: Rows) -> tuple[RecommendationFact, ...]:
+    number = rows.attempt.number if rows.attempt is not None else 0
+    return tuple(fact for key, fact in rows.recommended.items() if key.startswith(f"{number}:"))
 
 
 def _job(rows: Rows) -> JobFact:

@@ -3,10 +3,12 @@ now and then they take it back."""
 
 import random
 
+import msgspec
+
 from controlplane.policy.rules.preempt_request import YIELDS
 from controlplane.policy.snapshot import LIVE_REPLICA
 from controlplane.protocol.commands import Body, CommandRank, InjectDeviceFault, InjectLinkFault
-from controlplane.protocol.states import NodeState, RequestKind
+from controlplane.protocol.states import NodeState, RequestKind, Verdict
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.rows import JOB_ID
 from controlplane.simulator.server import Server
@@ -143,6 +145,15 @@ class People:
         attempt = self._server.rows.attempt
         self._server.store.send(node, body, attempt.number if attempt is not None else 0)
         self._kernel.log("person", f"has {node} do {type(body).__name__}")
+
+    def say(self, verdict: Verdict) -> None:
+        """Of all that is recommended now."""
+        known = self._server.rows.recommended
+        for key, fact in known.items():
+            approvers = (WHO,) if verdict is Verdict.APPROVED else ()
+            known[key] = msgspec.structs.replace(fact, verdict=verdict, approvers=approvers)
+        self._kernel.log("person", f"{verdict} what is recommended")
+        self._server.ring()
 
     def withdraw(self, request_id: str) -> None:
         """Whatever has become of it."""

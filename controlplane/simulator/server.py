@@ -33,7 +33,7 @@ from controlplane.protocol.frames import (
 )
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.spec import TrainSpec
-from controlplane.protocol.states import AttemptState
+from controlplane.protocol.states import AttemptState, Mode
 from controlplane.simulator.asked import Asked
 from controlplane.simulator.certificates import Certificates
 from controlplane.simulator.checkers import Checkers
@@ -277,7 +277,7 @@ class Server:
         self._next_pass_s = plan.next_pass_s
         changed, behind = False, list[tuple[Decision, int]]()
         for decision in plan.decisions:
-            if self.store.decision(decision):
+            if self.store.decision(decision) and decision.mode is Mode.ENFORCE:
                 changed = changed or bool(decision.actions)
                 self._charge(entered_at_once(decision, snapshot))
                 behind += [(decision, self.rows.epoch)] if starts_behind(decision) else []

@@ -45,7 +45,7 @@ from controlplane.protocol.commands import (
     WarmHost,
 )
 from controlplane.protocol.states import CheckpointState, CommandState, NodeState, RankState, ReplicaState, RequestState
-from controlplane.simulator.asked import Asked
+from controlplane.simulator.asked import Asked, recommend
 from controlplane.simulator.certificates import closed, decided, opened
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kept import keep, let_go, refuse
@@ -75,6 +75,8 @@ class Store(Processes):
         """Apply once a key. False: it was applied before."""
         if decision.key in self._rows.keys:
             return False
+        if (recorded := recommend(self._rows, decision, self.now_s)) is not None:
+            return recorded
         self._checkers.decided(decision)
         self._rows.keys.add(decision.key)
         self._rows.acts_s += [self.now_s] if is_act(decision) else []

@@ -12,7 +12,7 @@ import pytest
 from controlplane.policy.queue.place import QueuePlace, Victim
 from controlplane.protocol.frames import NodeCheck
 from controlplane.protocol.spec import FaultSchedule
-from controlplane.protocol.states import RequestKind
+from controlplane.protocol.states import Mode, RequestKind, Verdict
 from controlplane.simulator.extras import Extras
 from controlplane.simulator.faults import Fault
 from controlplane.simulator.timing import Timing
@@ -243,6 +243,28 @@ def persons(found: Living) -> None:
     found.ended(world)
 
 
+def consent(found: Living) -> None:
+    """Automation only recommends: a person rejects, and approves; what nobody objects to is carried out."""
+    spec = job_spec(tp=1)
+    careful = msgspec.structs.replace(spec.resiliency, mode=Mode.RECOMMEND, act_after_s=20.0)
+    spec = msgspec.structs.replace(spec, resiliency=careful)
+    world = World(19, plan=WorldPlan(spec=spec, nodes={f"node-{index}": 2 for index in range(5)}))
+    found.watch(world)
+    world.start()
+    world.faults.schedule(400.0, 0)
+    for at_s, verdict in ((30.0, Verdict.REJECTED), (60.0, Verdict.APPROVED), (90.0, None)):
+        world.kernel.after(at_s, _end_one_rank, world)
+        if verdict is not None:
+            world.kernel.after(at_s + 10.0, world.people.say, verdict)
+    world.kernel.after(50.0, world.people.say, Verdict.APPROVED)
+    world.kernel.run(140.0)
+    found.ended(world)
+
+
+def _end_one_rank(world: World) -> None:
+    _end_with(world, -9)
+
+
 def set_backs(found: Living) -> None:
     """The database is restored to before a replica was started again where it was, before all were, and before the job
     ended."""
@@ -286,6 +308,7 @@ SCENES: tuple[Callable[[Living], None], ...] = (
     clocks,
     numbers,
     persons,
+    consent,
     set_backs,
 )
 

@@ -142,7 +142,7 @@ def _words(row: dict[str, Any]) -> None:
     """What people said of one that was only recommended, and what it waits for."""
     if row["mode"] != "recommend":
         return
-    say(f"\nIt would: {'; '.join(row['reach']) or 'change nothing but its record'}.")
+    say(f"\nIt would {'; '.join(row['reach']) or 'change nothing but its record'}.")
     for word in row["verdicts"]:
         say(f"  {word['at']}  {word['who']} {word['verdict']}: {word['reason']}")
     if why := row["capabilities"]["approve"]:

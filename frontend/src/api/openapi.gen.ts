@@ -33,11 +33,72 @@ export interface paths {
         };
         /**
          * One decision
-         * @description With its evidence, alternatives and commands.
+         * @description With its evidence, alternatives and commands; of one that was only recommended also what people said of it.
          */
         get: operations["controlplane_api_routers_recovery_get_decision"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/decisions/{decision_id}:approve": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Approve a recommended decision
+         * @description Have it carried out. 409 where the policy does not recommend it any more; one that is expected to cost
+         *     more than the policy's `second_approver_gpu_s` takes two people.
+         */
+        post: operations["controlplane_api_routers_recovery_approve_decision"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/decisions/{decision_id}:hold": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Hold a recommended decision
+         * @description Stop the countdown of a job with `resiliency.act_after_s`: it waits for an approval or a rejection.
+         */
+        post: operations["controlplane_api_routers_recovery_hold_decision"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/decisions/{decision_id}:reject": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Reject a recommended decision
+         * @description It is not carried out, unless somebody approves it later.
+         */
+        post: operations["controlplane_api_routers_recovery_reject_decision"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1519,7 +1580,7 @@ export interface components {
         /**
          * Decision
          * @description One decision with its evidence. `routine`: part of an orderly protocol. `job_id` None: it is
-         *         about the fleet.
+         *         about the fleet. `verdict`: what people said last of one that was only recommended (`mode`), "" for nothing.
          */
         Decision: {
             actions: Record<string, unknown>[];
@@ -1547,6 +1608,50 @@ export interface components {
             routine: boolean;
             rule: string;
             sentence: string;
+            /** @enum {string} */
+            verdict: "" | "approved" | "rejected" | "held";
+        };
+        /**
+         * DecisionDetail
+         * @description `verdicts` in the order in which they came. `approvals_needed`: so many more people have to approve it;
+         *         `acts_at`: it is carried out then unless somebody objects, if it is still recommended (null: it waits for a person).
+         *         `reach`: what it would touch. `capabilities`: by act why it cannot be done, "" where it can.
+         */
+        DecisionDetail: {
+            actions: Record<string, unknown>[];
+            acts_at: string | null;
+            alternatives: components["schemas"]["Alternative"][];
+            applied: boolean;
+            approvals_needed: number;
+            at: string;
+            capabilities: {
+                [key: string]: string;
+            };
+            choice: string;
+            /** @default [] */
+            commands: components["schemas"]["Command"][];
+            cost_gpu_s: number | null;
+            decide_s: number;
+            epoch_after: number;
+            epoch_before: number;
+            evidence: {
+                [key: string]: string | number | boolean | null;
+            };
+            id: string;
+            incident_id: string | null;
+            job_id: string | null;
+            /** @default null */
+            job_name: string | null;
+            mode: string;
+            policy_version: string;
+            reach: string[];
+            reason_code: string;
+            routine: boolean;
+            rule: string;
+            sentence: string;
+            /** @enum {string} */
+            verdict: "" | "approved" | "rejected" | "held";
+            verdicts: components["schemas"]["Word"][];
         };
         /**
          * DecisionQuery
@@ -3246,9 +3351,12 @@ export interface components {
          *         Flight Recorder of one replica after the other that often, at most `look_ranks` ranks a
          *         time (0: only when something hangs). `log_markers`: name to text that makes a line of a
          *         rank's log an event on the timeline, beside the known markers; `*` in it stands for
-         *         anything.
+         *         anything. `act_after_s`: with `mode` recommend, what nobody rejected or held so long after it was
+         *         recommended is carried out (0: it waits for a person).
          */
         Resiliency: {
+            /** @default 0 */
+            act_after_s: number;
             /** @default false */
             allow_faults: boolean;
             /** @default true */
@@ -3752,6 +3860,7 @@ export interface components {
             parallelism: components["schemas"]["Parallelism"];
             /**
              * @default {
+             *       "act_after_s": 0,
              *       "allow_faults": false,
              *       "allow_relayout": true,
              *       "budget": {
@@ -3953,6 +4062,17 @@ export interface components {
             reason: string;
         };
         /**
+         * Word
+         * @description What one person said of a recommendation, and why.
+         */
+        Word: {
+            at: string;
+            reason: string;
+            /** @enum {string} */
+            verdict: "" | "approved" | "rejected" | "held";
+            who: string;
+        };
+        /**
          * XidAround
          * @description An XID that the device reported.
          */
@@ -4094,6 +4214,7 @@ export type CommandRank = components['schemas']['CommandRank'];
 export type DeadLetter = components['schemas']['DeadLetter'];
 export type DebugRank = components['schemas']['DebugRank'];
 export type Decision = components['schemas']['Decision'];
+export type DecisionDetail = components['schemas']['DecisionDetail'];
 export type DecisionQuery = components['schemas']['DecisionQuery'];
 export type Device = components['schemas']['Device'];
 export type DeviceAround = components['schemas']['DeviceAround'];
@@ -4202,6 +4323,7 @@ export type Version = components['schemas']['Version'];
 export type Wall = components['schemas']['Wall'];
 export type WatchQuery = components['schemas']['WatchQuery'];
 export type WithReason = components['schemas']['WithReason'];
+export type Word = components['schemas']['Word'];
 export type XidAround = components['schemas']['XidAround'];
 export type ResponseProblem400 = components['responses']['Problem400'];
 export type ResponseProblem401 = components['responses']['Problem401'];
@@ -4282,13 +4404,130 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Decision"];
+                    "application/json": components["schemas"]["DecisionDetail"];
                 };
             };
             400: components["responses"]["Problem400"];
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_recovery_approve_decision: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                decision_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WithReason"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_recovery_hold_decision: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                decision_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WithReason"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_recovery_reject_decision: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                decision_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WithReason"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];

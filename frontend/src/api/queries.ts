@@ -149,7 +149,8 @@ export const decision = (id: string) =>
   queryOptions({
     queryKey: keys.decision(id),
     queryFn: ({ signal }) => get("/decisions/{decision_id}", { decision_id: id }, {}, signal),
-    refetchInterval: every(POLL_MS),
+    /* What was approved, or whose time is over, is carried out within moments: by another decision, whose event is not this one's. */
+    refetchInterval: (query) => (live.paused ? false : query.state.data?.mode === "recommend" && query.state.data.capabilities["approve"] === "" ? 3_000 : POLL_MS),
   });
 
 export const nodes = (q: string) => listOf(keys.nodes, "/nodes", {}, { q });

@@ -14,7 +14,7 @@ export function DecisionRow({ decision, ofJob = false }: { decision: Decision; o
         <Link to={paths.decision(decision.id)} className="row-title">{words(decision.choice)}</Link>
         <span className="chip">{words(decision.rule)}</span>
         {ofJob ? decision.job_id ? <Link to={paths.job(decision.job_id)}>{decision.job_name ?? decision.job_id}</Link> : <span className="muted">the fleet</span> : null}
-        {decision.applied ? null : <span className="chip">{decision.mode}: not carried out</span>}
+        {decision.applied ? null : <span className="chip">{decision.mode}: {decision.mode === "recommend" ? decision.verdict || "nobody has said anything" : "not carried out"}</span>}
         {decision.epoch_after > decision.epoch_before ? <span className="chip">epoch {decision.epoch_before} to {decision.epoch_after}</span> : null}
         {decision.cost_gpu_s === null ? null : <span className="chip" title="expected cost">{gpuSeconds(decision.cost_gpu_s)}</span>}
         <span className="row-time"><Time at={decision.at} /></span>

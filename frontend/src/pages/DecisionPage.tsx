@@ -3,8 +3,9 @@ import { useQuery } from "@tanstack/react-query";
 import type { ReactElement } from "react";
 import { Link, useParams } from "react-router";
 import * as queries from "../api/queries";
-import type { Decision } from "../api/types";
+import type { DecisionDetail } from "../api/types";
 import { CommandTimeline } from "../components/CommandTimeline";
+import { Consent } from "../components/Consent";
 import { Actions, AlternativeTable, Evidence } from "../components/DecisionParts";
 import { duration, gpuSeconds, shortId, words } from "../lib/format";
 import { paths } from "../lib/paths";
@@ -20,7 +21,7 @@ export function DecisionPage(): ReactElement {
   );
 }
 
-function Content({ decision }: { decision: Decision }): ReactElement {
+function Content({ decision }: { decision: DecisionDetail }): ReactElement {
   const crumbs = decision.incident_id
     ? [{ to: paths.incidents(), text: "Incidents" }, { to: paths.incident(decision.incident_id), text: "The incident" }]
     : decision.job_id ? [{ to: paths.job(decision.job_id, "decisions"), text: "The job's decisions" }] : [{ to: paths.overview(), text: "Overview" }];
@@ -39,6 +40,7 @@ function Content({ decision }: { decision: Decision }): ReactElement {
           <Id id={decision.id} short={shortId(decision.id)} />
         </div>
       </PageHead>
+      <Consent decision={decision} />
       <dl className="figures">
         <Figure label="Decided" value={<Time at={decision.at} />} />
         <Figure label="Took" value={duration(decision.decide_s)} />

@@ -100,6 +100,9 @@ holdfast incident readings "$incident"
 holdfast incident acknowledge "$incident" --reason "seen"
 decision=$(holdfast decision ls -o name | sed -n 1p)
 holdfast decision explain "$decision"
+for word in approve reject hold; do
+  holdfast decision "$word" "$decision" --reason "looked at" || echo "it was carried out at once: $?"
+done
 """
 SERVER = """
 python manage.py print_config

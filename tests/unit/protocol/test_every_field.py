@@ -152,6 +152,7 @@ ELSEWHERE: dict[str, str] = {
     f"{C}/local/keep": PRUNED,
     f"{C}/restore_test": f"{LADDER}::test_one_that_loads_into_the_jobs_own_model_is_at_the_top_of_the_ladder",
     f"{R}/mode": "tests/unit/policy/test_replica_limits.py::test_the_jobs_mode_is_on_the_decision",
+    f"{R}/act_after_s": "tests/unit/policy/test_consent.py::test_what_nobody_objects_to_is_carried_out_in_time",
     f"{R}/allow_relayout": "tests/unit/policy/test_layouts.py::test_no_layout_is_said_with_what_is_missing",
     f"{R}/allow_faults": LAUNCH,
     f"{R}/stragglers/interval_s": LAUNCH,
