@@ -21,7 +21,6 @@ from controlplane.protocol.states import (
     RankState,
     ReplicaState,
     RequestState,
-    Verdict,
 )
 
 Acts = dict[str, str]
@@ -118,8 +117,6 @@ RANK: ByState = {
     }
     for act in ("fault", "debug", "command-rank")
 }
-RECOMMENDED: Mapping[str, Verdict] = {"approve": Verdict.APPROVED, "reject": Verdict.REJECTED, "hold": Verdict.HELD}
-"""What people may say of a decision that was only recommended."""
 _ALWAYS: Mapping[str, str] = {
     _N.READY: YES,
     _N.DEGRADED: YES,
@@ -260,19 +257,6 @@ class IncidentFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecommendedFacts:
-    """A decision that was only recommended. `over`: its job has ended; `newest_attempt`: it is about that one;
-    `done_by`: the decision with which it was carried out all the same, "" for none."""
-
-    verdict: Verdict
-    job: str
-    job_state: str
-    over: bool
-    newest_attempt: bool
-    done_by: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFacts:
     """What a person asked for."""
 
@@ -318,23 +302,6 @@ def rank(facts: RankFacts) -> Acts:
         acts["debug"] = (
             f"a diagnostic of rank {facts.rank} of replica {facts.index} is already running: wait for its answer"
         )
-    return acts
-
-
-def recommended(facts: RecommendedFacts) -> Acts:
-    """Have it carried out, or not, or not yet. Whether it still holds the next pass finds out."""
-    if facts.over:
-        why = f"job {facts.job!r} has ended: {facts.job_state}"
-    elif not facts.newest_attempt:
-        why = "it was about an earlier attempt"
-    elif facts.done_by:
-        why = f"it was carried out by decision {facts.done_by}"
-    else:
-        why = YES
-    acts = dict.fromkeys(RECOMMENDED, why)
-    for act, verdict in RECOMMENDED.items():
-        if not acts[act] and facts.verdict is verdict and act != "approve":
-            acts[act] = f"it is {verdict} already"
     return acts
 
 

@@ -34,7 +34,7 @@ def on_one_clock(snapshot: JobSnapshot) -> JobSnapshot:
         nodes=tuple(_node(snapshot, node) for node in snapshot.nodes),
         bars=tuple(msgspec.structs.replace(bar, since_s=_at(snapshot, bar.since_s)) for bar in snapshot.bars),
         recommended=tuple(
-            msgspec.structs.replace(fact, at_s=_at(snapshot, fact.at_s)) for fact in snapshot.recommended
+            msgspec.structs.replace(each, at_s=_at(snapshot, each.at_s)) for each in snapshot.recommended
         ),
         view_since_s=_at(snapshot, snapshot.view_since_s),
         installed_s=_known(snapshot, snapshot.installed_s),
@@ -55,7 +55,7 @@ def _torn(snapshot: JobSnapshot) -> bool:
     times += [replica.state_since_s for replica in snapshot.replicas]
     times += [signal.seen_s for signal in snapshot.signals]
     times += [bar.since_s for bar in snapshot.bars]
-    times += [fact.at_s for fact in snapshot.recommended]
+    times += [each.at_s for each in snapshot.recommended]
     times += [time_s for node in snapshot.nodes for time_s in (node.warmed_s, node.warm_asked_s)]
     times += [snapshot.attempt.started_s] if snapshot.attempt is not None else []
     return any(time_s is not None and time_s > snapshot.now_s + AHEAD_S for time_s in times)

@@ -1,8 +1,8 @@
 """What people said of decisions that were only recommended, and when one is carried out all the same.
 
-A recommendation is proposed by each pass for as long as its facts hold. Approved by as many people as it takes, or left
+A recommendation is proposed by each pass for as long as it holds. Approved by as many people as it takes, or left
 without an objection for the time that the job's spec names, it is carried out by the next pass that still proposes it;
-so nothing is ever done on facts that have changed since somebody looked. Where the control plane does not see well,
+so nothing is ever done on what has changed since somebody looked. Where the control plane does not see well,
 nothing is taken for consent. Pure.
 """
 
@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.plan import Decision
-from controlplane.policy.snapshot import JobSnapshot, RecommendationFact
+from controlplane.policy.recommendation import Recommendation
+from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.states import Verdict
 
 
@@ -22,27 +23,27 @@ def approvers_needed(cost_gpu_s: float | None, config: PolicyConfig) -> int:
 
 def consent(snapshot: JobSnapshot, decision: Decision, config: PolicyConfig) -> str:
     """Why a recommended decision is carried out now, in words; "" while it waits for a person, or was rejected."""
-    fact = snapshot.recommended_by_key.get(decision.key)
-    if fact is None or fact.verdict is Verdict.REJECTED:
+    known = next((each for each in snapshot.recommended if each.key == decision.key), None)
+    if known is None or known.verdict is Verdict.REJECTED:
         return ""
-    if len(fact.approvers) >= approvers_needed(decision.cost_gpu_s, config):
-        return f"Approved by {' and '.join(fact.approvers)}."
-    acts_s = act_at_s(snapshot, fact)
+    if len(known.approvers) >= approvers_needed(decision.cost_gpu_s, config):
+        return f"Approved by {' and '.join(known.approvers)}."
+    acts_s = act_at_s(snapshot, known)
     if acts_s is None or snapshot.now_s < acts_s or snapshot.blind:
         return ""
     after_s = snapshot.job.spec.resiliency.act_after_s
     return f"Nobody objected within {after_s:.0f} s of its recommendation."
 
 
-def act_at_s(snapshot: JobSnapshot, fact: RecommendationFact) -> float | None:
+def act_at_s(snapshot: JobSnapshot, known: Recommendation) -> float | None:
     """Server seconds at which it is carried out unless somebody objects; None: it waits for a person."""
     after_s = snapshot.job.spec.resiliency.act_after_s
-    return None if after_s <= 0.0 or fact.verdict is not Verdict.NONE else fact.at_s + after_s
+    return None if after_s <= 0.0 or known.verdict is not Verdict.NONE else known.at_s + after_s
 
 
 def moments(snapshot: JobSnapshot) -> Iterator[float]:
     """When a countdown ends, though nothing rings."""
-    for fact in snapshot.recommended:
-        moment = act_at_s(snapshot, fact)
+    for each in snapshot.recommended:
+        moment = act_at_s(snapshot, each)
         if moment is not None:
             yield moment

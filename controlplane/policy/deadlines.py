@@ -58,8 +58,7 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
         yield attempt_due_s(snapshot, config)
     if snapshot.job.end_held_until_s is not None:
         yield snapshot.job.end_held_until_s
-    yield from moments(snapshot, config)
-    yield from consent.moments(snapshot)
+    yield from (*moments(snapshot, config), *consent.moments(snapshot))
     attempt = snapshot.attempt
     if attempt is None or not attempt_live(snapshot):
         return

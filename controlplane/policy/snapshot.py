@@ -19,11 +19,12 @@ import msgspec
 
 from controlplane.policy.asked import Elsewhere
 from controlplane.policy.queue.place import QueuePlace
+from controlplane.policy.recommendation import Recommendation
 from controlplane.policy.request_facts import RequestFact
 from controlplane.protocol.bounds import JobEnd
 from controlplane.protocol.membership import Flush, Install, MemberRole, View
 from controlplane.protocol.spec import Parallelism, TrainSpec
-from controlplane.protocol.states import AttemptState, CheckpointState, JobState, NodeState, ReplicaState, Verdict
+from controlplane.protocol.states import AttemptState, CheckpointState, JobState, NodeState, ReplicaState
 
 K = TypeVar("K")
 _NODE_ID, _DEVICE_INDEX = attrgetter("node_id"), attrgetter("device_index")
@@ -291,31 +292,18 @@ class JobFact(_Fact):
     parked_by: str = ""
 
 
-class RecommendationFact(_Fact):
-    """A decision about the newest attempt that was recorded and not carried out, as its mode only recommends. `key` as
-    `plan.Decision` has it; first recommended at `at_s` (server time). `approvers`: who approved it, each once;
-    `verdict`: the newest word of anybody."""
-
-    key: str
-    at_s: float
-    verdict: Verdict = Verdict.NONE
-    approvers: tuple[str, ...] = ()
-
-
 class JobSnapshot(_Fact, dict=True):
     """Everything `decide` may look at.
 
-    `blind` True: our own side was unhealthy lately, or the server has just started
-    (first grace window), so silence is no evidence. `flushes` are those of `view`'s
-    epoch; `install` is None until everybody has flushed; it was ordered at `installed_s`
-    (server time; None: not known). `open_incidents` counts
-    incidents of other jobs too (storm governor); `acts_last_window` the destructive
-    acts of the fleet in the governor's window; `suspect_devices` are those whose finding
-    (silent, lost, failing) opened within it, of `fleet_devices`, and `suspect_nodes` their
-    nodes (None: not counted by node). The server's clock was last set by `clock_step_s`
+    `blind` True: our own side was unhealthy lately, or the server has just started (first grace window), so silence
+    is no evidence. `flushes` are those of `view`'s epoch; `install` is None until everybody has flushed; it was
+    ordered at `installed_s` (server time; None: not known). `open_incidents` counts incidents of other jobs too
+    (storm governor); `acts_last_window` the destructive acts of the fleet in the governor's window;
+    `suspect_devices` are those whose finding (silent, lost, failing) opened within it, of `fleet_devices`, and
+    `suspect_nodes` their nodes (None: not counted by node). The server's clock was last set by `clock_step_s`
     seconds, to `clock_set_s` (None: it was not, as far as is known). `reissued_views` counts views in a row
-    announced with unchanged members since a step was last committed. `nodes` are those that matter to the job;
-    of the others `elsewhere` tells what was asked (None: `nodes` are all). `queue`: where a pending job stands (None:
+    announced with unchanged members since a step was last committed. `nodes` are those that matter to the job; of
+    the others `elsewhere` tells what was asked (None: `nodes` are all). `queue`: where a pending job stands (None:
     it is the only one that waits, or does not). `recommended`: what waits for people."""
 
     now_s: float
@@ -345,12 +333,7 @@ class JobSnapshot(_Fact, dict=True):
     elsewhere: Elsewhere | None = None
     requests: tuple[RequestFact, ...] = ()
     queue: QueuePlace | None = None
-    recommended: tuple[RecommendationFact, ...] = ()
-
-    @cached_property
-    def recommended_by_key(self) -> Mapping[str, RecommendationFact]:
-        """Every one of `recommended`."""
-        return {fact.key: fact for fact in self.recommended}
+    recommended: tuple[Recommendation, ...] = ()
 
     @cached_property
     def segments(self) -> Mapping[str, str]:

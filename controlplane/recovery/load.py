@@ -96,7 +96,7 @@ def load_snapshot(job: Job) -> facts.JobSnapshot:
         fleet=_fleet(),
         requests=asked.of_job(job),
         queue=load_queue.place_of(job),
-        recommended=recommended.facts_of(job, attempt),
+        recommended=recommended.of_attempt(job, attempt),
     )
     return snapshot_of(parts)
 

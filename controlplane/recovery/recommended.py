@@ -1,4 +1,4 @@
-"""Decisions that were only recommended: as facts for the policy, and as people are shown them."""
+"""Decisions that were only recommended: for the snapshot, and as people are shown them."""
 
 from collections import defaultdict
 from collections.abc import Collection
@@ -8,12 +8,10 @@ from typing import Any
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Attempt, Job
 from controlplane.jobs.numbers import spec_of
-from controlplane.policy import capabilities
-from controlplane.policy.capabilities import RecommendedFacts
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.consent import approvers_needed
 from controlplane.policy.facts import TERMINAL_JOB
-from controlplane.policy.snapshot import RecommendationFact
+from controlplane.policy.recommendation import ACTS, Recommendation, Standing, acts_on
 from controlplane.policy.titles import list_of, number_of
 from controlplane.protocol.states import Mode, Verdict
 from controlplane.recovery.models import Decision
@@ -27,7 +25,7 @@ NO_RECOMMENDATION = "it is no recommendation: nobody is asked"
 FLEETS = "it is about the fleet, where a person acts with the node's own buttons"
 
 
-def facts_of(job: Job, attempt: Attempt | None) -> tuple[RecommendationFact, ...]:
+def of_attempt(job: Job, attempt: Attempt | None) -> tuple[Recommendation, ...]:
     """Of the newest attempt. A countdown counts only while one and the same sentinel leads: nobody could object to what
     was recommended by a control plane that was away."""
     number = attempt.number if attempt is not None else 0
@@ -35,7 +33,7 @@ def facts_of(job: Job, attempt: Attempt | None) -> tuple[RecommendationFact, ...
     found = list(rows.only("key", "at", "verdict", "verdicts")[:MOST])
     since = beats.led_since() if found else None
     return tuple(
-        RecommendationFact(
+        Recommendation(
             key=row.key,
             at_s=_counted_from(row, since).timestamp(),
             verdict=Verdict(row.verdict),
@@ -60,7 +58,7 @@ def shown(row: Decision) -> dict[str, Any]:
     """What one decision's answer says of people's words, beside its summary."""
     if row.mode != Mode.RECOMMEND or row.job is None:
         why = FLEETS if row.mode == Mode.RECOMMEND else NO_RECOMMENDATION
-        acts = dict.fromkeys(capabilities.RECOMMENDED, why)
+        acts = dict.fromkeys(ACTS, why)
         return {
             "verdicts": [],
             "approvals_needed": 0,
@@ -73,17 +71,17 @@ def shown(row: Decision) -> dict[str, Any]:
         "approvals_needed": max(0, approvers_needed(row.cost_gpu_s, POLICY) - len(approvers_of(row))),
         "acts_at": _acts_at(row),
         "reach": reach_of(row),
-        "capabilities": capabilities.recommended(facts_about(row)),
+        "capabilities": acts_on(standing_of(row)),
     }
 
 
-def facts_about(row: Decision) -> RecommendedFacts:
+def standing_of(row: Decision) -> Standing:
     """For what may be done with it."""
     job = row.job
     assert job is not None, "asked of a job's decisions"
     newest = job.attempts.order_by("-number").values_list("number", flat=True).first() or 0
     done = Decision.objects.filter(job=job, key=row.key, mode=Mode.ENFORCE).values_list("id", flat=True).first()
-    return RecommendedFacts(
+    return Standing(
         verdict=Verdict(row.verdict),
         job=job.name,
         job_state=job.state,
@@ -98,7 +96,7 @@ def _acts_at(row: Decision) -> str | None:
     if job is None or row.verdict or job.state in TERMINAL_JOB:
         return None
     after_s = spec_of(job).spec.resiliency.act_after_s
-    if after_s <= 0.0 or capabilities.recommended(facts_about(row))["approve"]:
+    if after_s <= 0.0 or acts_on(standing_of(row))["approve"]:
         return None
     return iso(_counted_from(row, beats.led_since()) + timedelta(seconds=after_s))
 

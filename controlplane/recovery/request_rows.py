@@ -1,4 +1,4 @@
-"""The rows of people's requests: the only writer of them.
+"""The rows of people's requests, and their words on recommendations: the only writer of them.
 
 Called by who asks for people (`requests`) and by what a decision makes of it (`commit`).
 """
@@ -11,7 +11,7 @@ from controlplane.jobs.services import wake_job, wake_job_later
 from controlplane.protocol.plain import without_secrets
 from controlplane.protocol.states import RequestKind, RequestState
 from controlplane.recovery import asked
-from controlplane.recovery.models import Request
+from controlplane.recovery.models import Decision, Request
 from controlplane.runtime import events, guard
 from controlplane.runtime.clock import now
 from controlplane.runtime.ids import new_id
@@ -26,6 +26,8 @@ VALID_S = {
     RequestKind.RESUME: 600.0,
 }
 """For how long each may still begin; a checkpoint must be committed, a node be empty by then."""
+MAX_WORDS = 100
+"""So many are kept with a decision, the newest."""
 QUEUE = "queue"
 """Who asks for a preemption that makes room for a job of higher priority."""
 
@@ -49,6 +51,12 @@ def ask(
     if job is not None:
         (wake_job_later if later else wake_job)(job.id, sure=True)
     return row
+
+
+def add_word(row: Decision, word: dict[str, Any]) -> None:
+    """What a person said of a recommendation, after what was said before."""
+    row.verdict, row.verdicts = word["verdict"], [*row.verdicts, word][-MAX_WORDS:]
+    row.save(update_fields=["verdict", "verdicts"])
 
 
 def _words(row: Request) -> str:

@@ -7,7 +7,7 @@ out, if it still proposes it (`policy.consent`).
 from controlplane.access import services as access
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import wake_job
-from controlplane.policy import capabilities
+from controlplane.policy.recommendation import ACTS
 from controlplane.protocol.plain import without_secrets
 from controlplane.protocol.states import Verdict
 from controlplane.recovery import recommended
@@ -15,13 +15,12 @@ from controlplane.recovery.decided import publish_verdict
 from controlplane.recovery.load import load_snapshot
 from controlplane.recovery.load_candidates import decided
 from controlplane.recovery.models import Decision
+from controlplane.recovery.request_rows import add_word
 from controlplane.runtime import events
 from controlplane.runtime.clock import iso, now
 from controlplane.runtime.errors import NotFound, refuse
 from controlplane.runtime.locks import lock_row
 
-MAX_WORDS = 100
-"""So many are kept with a decision, the newest."""
 GONE = "the policy does not recommend it any more: what it rested on has changed"
 
 
@@ -32,7 +31,7 @@ def say(decision_id: str, act: str, *, reason: str, actor: str, request_id: str 
         row = _locked(decision_id)
         shown = recommended.shown(row)
         refuse(shown["capabilities"][act])
-        verdict = capabilities.RECOMMENDED[act]
+        verdict = ACTS[act]
         if verdict is Verdict.APPROVED:
             refuse(_why_no_approval(row, actor, needed=shown["approvals_needed"]))
         word = {"who": actor[:200], "verdict": verdict, "reason": without_secrets(reason), "at": iso(now())}
@@ -45,8 +44,7 @@ def say(decision_id: str, act: str, *, reason: str, actor: str, request_id: str 
             before={"verdict": row.verdict},
             after={"verdict": verdict},
         )
-        row.verdict, row.verdicts = verdict, [*row.verdicts, word][-MAX_WORDS:]
-        row.save(update_fields=["verdict", "verdicts"])
+        add_word(row, word)
         publish_verdict(row, f"{actor} {verdict}: {row.sentence} ({word['reason']})")
         wake_job(row.job_id or "", sure=verdict is Verdict.APPROVED)
     return row

@@ -10,8 +10,8 @@ import msgspec
 from controlplane.changes.kinds import ReplicaKey
 from controlplane.policy.errors import IllegalTransition
 from controlplane.policy.plan import Decision
+from controlplane.policy.recommendation import Recommendation
 from controlplane.policy.request_facts import RequestFact
-from controlplane.policy.snapshot import RecommendationFact
 from controlplane.policy.transitions import check
 from controlplane.protocol.states import LIVE_REQUEST, Mode, RequestKind, RequestState
 from controlplane.simulator.checkers import Checkers
@@ -92,5 +92,5 @@ def recommend(rows: Rows, decision: Decision, now_s: float) -> bool | None:
         return None
     if decision.mode is not Mode.RECOMMEND or decision.key in rows.recommended:
         return False
-    rows.recommended[decision.key] = RecommendationFact(key=decision.key, at_s=now_s)
+    rows.recommended[decision.key] = Recommendation(key=decision.key, at_s=now_s)
     return True

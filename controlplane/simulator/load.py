@@ -24,6 +24,7 @@ from controlplane.changes.due.findings import DECIDED
 from controlplane.policy.facts import LIVE_ATTEMPT, TERMINAL_JOB
 from controlplane.policy.findings import KINDS
 from controlplane.policy.fleet import FleetSnapshot
+from controlplane.policy.recommendation import Recommendation
 from controlplane.policy.request_facts import RequestFact
 from controlplane.policy.signals.nodes import NodeUnfit
 from controlplane.policy.snapshot import (
@@ -34,7 +35,6 @@ from controlplane.policy.snapshot import (
     JobSnapshot,
     NodeFact,
     Placement,
-    RecommendationFact,
     ReplicaFact,
     SignalFact,
 )
@@ -73,7 +73,7 @@ def load(rows: Rows, now_s: float, blind: bool) -> JobSnapshot:
     return snapshot_of(parts)
 
 
-def _recommended(rows: Rows) -> tuple[RecommendationFact, ...]:
+def _recommended(rows: Rows) -> tuple[Recommendation, ...]:
     number = rows.attempt.number if rows.attempt is not None else 0
     return tuple(fact for key, fact in rows.recommended.items() if key.startswith(f"{number}:"))
 

@@ -12,8 +12,9 @@ from controlplane.changes.assembly.measured import RECENT
 from controlplane.changes.assembly.snapshot import OFF_THE_LADDER, End
 from controlplane.changes.kinds import RankKey
 from controlplane.changes.rows import Diagnostic, Marked
+from controlplane.policy.recommendation import Recommendation
 from controlplane.policy.request_facts import RequestFact
-from controlplane.policy.snapshot import BarFact, CheckpointFact, Placement, RecommendationFact, SignalFact
+from controlplane.policy.snapshot import BarFact, CheckpointFact, Placement, SignalFact
 from controlplane.protocol.commands import CommandEnvelope
 from controlplane.protocol.frames import RankStatus
 from controlplane.protocol.membership import Flush, Install, View
@@ -283,7 +284,7 @@ class Rows:
     commands: dict[str, CommandRow] = field(default_factory=dict)
     outbox: list[str] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
-    recommended: dict[str, RecommendationFact] = field(default_factory=dict)
+    recommended: dict[str, Recommendation] = field(default_factory=dict)
     settled: list[SignalFact] = field(default_factory=list)
     attempts: list[AttemptRow] = field(default_factory=list)
     views: dict[int, Announced] = field(default_factory=dict)

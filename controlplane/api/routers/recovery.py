@@ -103,12 +103,12 @@ def _word(request: HttpRequest, decision_id: str, act: str) -> HttpResponse:
     def effect() -> Effect:
         row = verdicts.say(decision_id, act, reason=body.reason, actor=actor, request_id=request_id_of(request))
         left = recommended.shown(row)["approvals_needed"] if act == "approve" else 0
-        return Effect(data={"detail": _TOLD[act] if not left else "Approved. A second person has to approve it too."})
+        return Effect(data={"detail": _SAID[act] if not left else "Approved. A second person has to approve it too."})
 
     return once(request, effect)
 
 
-_TOLD = {
+_SAID = {
     "approve": "Approved: the next pass carries it out, if it is still recommended.",
     "reject": "Rejected: it is not carried out.",
     "hold": "Held: it is not carried out by itself, until somebody approves it.",

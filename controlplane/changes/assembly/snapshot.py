@@ -12,6 +12,7 @@ from controlplane.policy import bars
 from controlplane.policy.asked import Elsewhere
 from controlplane.policy.fleet import FleetSnapshot, HardwareIncident
 from controlplane.policy.queue.place import QueuePlace
+from controlplane.policy.recommendation import Recommendation
 from controlplane.policy.request_facts import RequestFact
 from controlplane.policy.requests import SUCCEEDED
 from controlplane.policy.snapshot import (
@@ -23,7 +24,6 @@ from controlplane.policy.snapshot import (
     JobSnapshot,
     NodeFact,
     Placement,
-    RecommendationFact,
     ReplicaFact,
     SignalFact,
 )
@@ -94,7 +94,7 @@ class Parts:
     fleet: Fleet
     requests: Iterable[RequestFact]
     queue: QueuePlace | None = None
-    recommended: tuple[RecommendationFact, ...] = ()
+    recommended: tuple[Recommendation, ...] = ()
 
 
 def snapshot_of(parts: Parts) -> JobSnapshot:

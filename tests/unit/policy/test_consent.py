@@ -5,7 +5,8 @@ import pytest
 from controlplane.policy.consent import approvers_needed
 from controlplane.policy.decide import decide
 from controlplane.policy.plan import Decision, StopReplica
-from controlplane.policy.snapshot import JobSnapshot, RecommendationFact
+from controlplane.policy.recommendation import Recommendation
+from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.spec import Resiliency
 from controlplane.protocol.states import Mode, Verdict
 
@@ -27,7 +28,7 @@ def said(
     """As `lost`, recommended `since_s` ago, with what people said of it."""
     world = lost(act_after_s=act_after_s, **fields)
     key = only(world, RULE).key
-    fact = RecommendationFact(key=key, at_s=NOW_S - since_s, verdict=verdict, approvers=approvers)
+    fact = Recommendation(key=key, at_s=NOW_S - since_s, verdict=verdict, approvers=approvers)
     return change(world, recommended=(fact,))
 
 
