@@ -32,7 +32,7 @@ SINGLE: list[tuple[str, Any]] = [
     ("/jobs/{job}/logs", rest.Log),
     ("/incidents/{incident}", rest.IncidentDetail),
     ("/incidents/{incident}/readings", rest.IncidentReadings),
-    ("/decisions/{decision}", rest.Decision),
+    ("/decisions/{decision}", rest.DecisionDetail),
     ("/requests/{request}", rest.RequestDetail),
     ("/nodes/{node}", rest.NodeDetail),
     ("/nodes/{node}/series", rest.Series),
