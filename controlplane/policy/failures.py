@@ -35,7 +35,7 @@ from controlplane.policy.silence import silences_of, suspect_of
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact, SignalFact
 from controlplane.policy.stuck import stuck, unanswered
 from controlplane.policy.timeouts import UNLEARNED_S
-from controlplane.policy.void import is_void, was_up
+from controlplane.policy.void import is_postponed, is_void, was_up
 from controlplane.protocol.states import WAITING_PHASES, ReplicaState, Section
 
 
@@ -89,7 +89,7 @@ def _overdue(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) 
     if replica.state is not ReplicaState.FORMING:
         # Who is to join and says nothing any more holds all others up.
         found = (*found, *(s for s in signals_about(snapshot, "setup_timeout", replica) if was_up(s)))
-    signals = tuple(s for s in found if not is_void(snapshot, s) and not _waits_for_a_silent_node(snapshot, replica, s))
+    signals = tuple(s for s in found if _holds(snapshot, s) and not _waits_for_a_silent_node(snapshot, replica, s))
     if not signals or (replica.waiting and not _mute(snapshot, replica, signals)):
         return None
     accused = _accused(signals)
@@ -113,6 +113,11 @@ def _overdue(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) 
             "cause": "frozen" if mute else "stuck",
         },
     )
+
+
+def _holds(snapshot: JobSnapshot, signal: SignalFact) -> bool:
+    """Nothing has refuted it, and its agent has spoken since or did just now."""
+    return not is_postponed(signal) and not is_void(snapshot, signal)
 
 
 def _waits_for_a_silent_node(snapshot: JobSnapshot, replica: ReplicaFact, signal: SignalFact) -> bool:
@@ -152,7 +157,7 @@ def _unflushed(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact
     missing = missing_ranks(snapshot).get(replica.index)
     if not missing:
         return None
-    late = tuple(s for s in signals_about(snapshot, "rank_overdue", replica) if not is_void(snapshot, s))
+    late = tuple(s for s in signals_about(snapshot, "rank_overdue", replica) if _holds(snapshot, s))
     silent = silences_of(snapshot, replica)
     dark = silence.lease_over(snapshot, config, replica)
     over = age_s >= flush_limit_s(snapshot, config, replica) and _could_tell(snapshot, config, replica)

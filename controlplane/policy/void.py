@@ -18,6 +18,11 @@ from controlplane.protocol.states import WAITING_PHASES
 PHASE_SINCE = "phase_since_s"
 """In the evidence of a rank's finding, put there by whoever builds the snapshot: server time at which
 the rank began the phase that it is in now."""
+READ = "read_s"
+"""Beside it: server time at which the word of its agent came that says so."""
+POSTPONED_S = 3.0
+"""An agent tells once a second where its ranks are: a finding that is so much younger than its newest word came late,
+over a link that was lost meanwhile."""
 WORD_S = 1.0
 """A rank tells so often where it is: what it was at last may have been so many steps later."""
 HEARD_S = 3.0
@@ -36,6 +41,12 @@ def is_void(snapshot: JobSnapshot, signal: SignalFact) -> bool:
     if _is_of_coming_up(signal):
         return not signal.evidence.get("reason") and all_joined(replica)
     return _moved_since(snapshot, signal, replica)
+
+
+def is_postponed(signal: SignalFact) -> bool:
+    """It came late, and its agent has not yet said where the rank is by now: the rank may long train again."""
+    read_s = signal.evidence.get(READ)
+    return isinstance(read_s, (int, float)) and read_s < signal.seen_s - POSTPONED_S
 
 
 def was_up(signal: SignalFact) -> bool:

@@ -339,4 +339,5 @@ def _reading(row: ReplicaRow, rank: int, now_s: float) -> Reading | None:
         section=status.section,
         silent_s=now_s - row.spoke_s[rank],
         phase_since_s=row.phase_since_s[rank],
+        at=row.spoke_s[rank] + status.silent_s,
     )

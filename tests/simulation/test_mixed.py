@@ -52,7 +52,22 @@ def test_each_kind_happens_by_its_option_and_breaks_nothing(name):
 
 @pytest.mark.parametrize(
     "seed",
-    [940183, 940269, 960112, 960265, 990146, 990157, 990202, 990511, 1000199, 1005223, 1105197, 1105561, 1303981],
+    [
+        940183,
+        940269,
+        960112,
+        960265,
+        990146,
+        990157,
+        990202,
+        990511,
+        1000199,
+        1005223,
+        1105197,
+        1105561,
+        1303981,
+        1305083,
+    ],
 )
 def test_a_seed_that_once_ended_with_a_violation_passes(seed):
     assert mixed.run(seed).violations == ()

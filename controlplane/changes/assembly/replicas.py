@@ -1,6 +1,7 @@
 """Slots to the replicas that the policy sees, and findings to what they say now."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from itertools import takewhile
 
 import msgspec
@@ -9,7 +10,7 @@ from controlplane.changes.assembly.rows import Incarnation, Reading, Slot
 from controlplane.policy.findings import KINDS
 from controlplane.policy.snapshot import LIVE_REPLICA, ReplicaFact, SignalFact
 from controlplane.policy.stuck import AT_WORK
-from controlplane.policy.void import PHASE_SINCE
+from controlplane.policy.void import PHASE_SINCE, READ
 from controlplane.protocol.membership import MemberRole, View
 from controlplane.protocol.states import WAITING_PHASES, Phase, ReplicaState, Section
 
@@ -132,11 +133,16 @@ def _of_fleet(signal: SignalFact, owned: Collection[tuple[str | None, int | None
 
 
 def _phase_now(signal: SignalFact, readings: Mapping[str, Reading]) -> SignalFact:
-    """A finding about a rank, with the time at which the phase began that the rank is in now."""
+    """A finding about a rank, with the time at which the rank's present phase began, and when that was read."""
     live = readings.get(reading_key(signal.replica, signal.incarnation, signal.rank))
     if signal.kind not in ("rank_overdue", "setup_timeout") or not live:
         return signal
-    return msgspec.structs.replace(signal, evidence={**signal.evidence, PHASE_SINCE: live.get(PHASE_SINCE)})
+    now = {PHASE_SINCE: live.get("phase_since_s"), READ: _moment_s(live.get("at"))}
+    return msgspec.structs.replace(signal, evidence={**signal.evidence, **now})
+
+
+def _moment_s(at: str | float | None) -> float | None:
+    return datetime.fromisoformat(at).timestamp() if isinstance(at, str) else at
 
 
 def reading_key(replica: int | None, incarnation: int | None, rank: int | None) -> str:

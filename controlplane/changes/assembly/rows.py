@@ -12,12 +12,14 @@ from controlplane.protocol.states import NodeState, ReplicaState
 
 class Reading(TypedDict):
     """The newest of one rank: a `Phase` of a `Section`, which began at `phase_since_s`; it has said nothing to its
-    agent, or that nothing to us, for `silent_s`."""
+    agent, or that nothing to us, for `silent_s`. `at`: when its agent's word of it came,
+    as ISO-8601 or as Unix seconds."""
 
     phase: str
     section: str
     silent_s: float
     phase_since_s: float
+    at: str | float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

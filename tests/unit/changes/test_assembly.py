@@ -12,7 +12,7 @@ from controlplane.changes.assembly.rows import Hosts, Incarnation, Ranks, Readin
 from controlplane.changes.assembly.snapshot import End, bars_found, carried
 from controlplane.policy.plan import ORDERED
 from controlplane.policy.snapshot import Placement, ReplicaFact, SignalFact
-from controlplane.policy.void import PHASE_SINCE
+from controlplane.policy.void import PHASE_SINCE, READ
 from controlplane.protocol.states import UNFIT, ReplicaState
 from controlplane.simulator.world import job_spec
 
@@ -49,7 +49,7 @@ def replica(
 
 
 def reading(phase: str, *, silent_s: float = 0.0, since_s: float = 5.0, section: str = "step") -> Reading:
-    return Reading(phase=phase, section=section, silent_s=silent_s, phase_since_s=since_s)
+    return Reading(phase=phase, section=section, silent_s=silent_s, phase_since_s=since_s, at=10.0)
 
 
 def xid(device_index: int = 0, **changes: object) -> SignalFact:
@@ -110,7 +110,7 @@ def test_an_error_that_ended_the_rank_on_its_device_is_still_the_jobs_to_judge()
 def test_a_late_rank_is_told_with_the_phase_that_it_is_in_now() -> None:
     late = SignalFact(id="s1", kind="rank_overdue", seen_s=1.0, replica=0, incarnation=1, rank=1)
     (found,) = signal_facts([late], (), (), {reading_key(0, 1, 1): reading("compute", since_s=9.0)})
-    assert found.evidence[PHASE_SINCE] == 9.0
+    assert (found.evidence[PHASE_SINCE], found.evidence[READ]) == (9.0, 10.0)
 
 
 def test_attempts_count_as_idle_back_to_one_that_saved_and_are_read_no_further() -> None:

@@ -64,6 +64,19 @@ def test_a_rank_that_has_gone_on_to_another_phase_is_late_no_more(began_s: float
     assert trains(snapshot) is stays
 
 
+@pytest.mark.parametrize(
+    "read_s, stays", [(NOW_S - 13.5, True), (NOW_S - 10.5, False), (NOW_S - 0.5, False), (None, False)]
+)
+def test_what_came_late_over_a_lost_link_ends_nobody_before_its_agent_has_spoken_again(
+    read_s: float | None, stays: bool
+):
+    """Found 10 s ago, told now. Where nothing is read of ranks it counts at once, as before."""
+    found = late(NOW_S - 10.0, phase_since_s=NOW_S - 17.0, read_s=read_s)
+    snapshot = running(job=job(progressed_s=NOW_S - 30.0), signals=(found,))
+    assert trains(snapshot) is stays
+    assert decisions(snapshot, rule="void") == (), "it may still be true"
+
+
 def test_a_step_that_was_told_late_does_not_clear_the_rank_that_stands_in_it():
     """Who told of it had no agent when it was committed. One step more, and no word can be that late."""
     found = late(NOW_S - 6.0, phase_since_s=NOW_S - 13.0, step=40)
