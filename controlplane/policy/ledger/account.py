@@ -57,8 +57,9 @@ class _Held(NamedTuple):
     role: str
 
 
-def account(facts: Facts, since_s: float, until_s: float, *, by_node: bool = False) -> Account:
-    """Of `[since_s, until_s)` as far as it is judged. `by_node`: amounts have their node, those of jobs no cause."""
+def account(facts: Facts, since_s: float, until_s: float, *, by_node: bool = False, node: str = "") -> Account:
+    """Of `[since_s, until_s)` as far as it is judged. `by_node`: amounts have their node, those of jobs no cause;
+    else `node`: amounts of that one alone."""
     until_s = max(since_s, min(until_s, facts.judged_s))
     standings = _by_node(facts.standings)
     held = _held(facts, standings)
@@ -70,15 +71,17 @@ def account(facts: Facts, since_s: float, until_s: float, *, by_node: bool = Fal
     known = {job.id: job for job in facts.jobs}
     for job_id in sorted(held.keys() | known.keys()):
         job = known.get(job_id) or _unknown(job_id)
-        levels = {role: Level(each.part for each in held[job_id] if each.role == role) for role in Role}
+        levels = _levels(held[job_id])
         stretches = course(job, runs[job_id], levels[Role.TRAINING], facts.judged_s)
-        whole, again = _of_job(job_id, stretches, levels, since_s, until_s)
+        mine = _levels(held[job_id], node) if node else levels
+        whole, again = _of_job(job_id, stretches, mine, since_s, until_s)
         restated_gpu_s += again
         for key, amount in _of_nodes(job_id, stretches, held[job_id], since_s, until_s) if by_node else whole.items():
             amounts[key] += amount
         found.append(_job_account(job, whole, levels, since_s, until_s))
     for key, amount in _unheld(standings, held, since_s, until_s):
-        amounts[key if by_node else key._replace(node="")] += amount
+        if node in ("", key.node):
+            amounts[key if by_node else key._replace(node="")] += amount
     return Account(
         since_s=since_s,
         until_s=until_s,
@@ -87,6 +90,11 @@ def account(facts: Facts, since_s: float, until_s: float, *, by_node: bool = Fal
         jobs=tuple(found),
         restated_gpu_s=restated_gpu_s,
     )
+
+
+def _levels(held: Sequence[_Held], node: str = "") -> dict[Role, Level]:
+    """Of its devices by role; of those of one node."""
+    return {role: Level(h.part for h in held if h.role == role and node in ("", h.node)) for role in Role}
 
 
 def _unknown(job_id: str) -> JobFacts:

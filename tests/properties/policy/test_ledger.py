@@ -100,6 +100,13 @@ def test_the_sequence_of_facts_and_their_repetition_change_nothing(facts, seed):
 def test_by_node_and_by_cause_are_the_same_seconds(facts, window):
     by_cause, by_node = (account(facts, *window, by_node=each) for each in (False, True))
     assert by(by_node, "job", "of") == pytest.approx(by(by_cause, "job", "of"), abs=1e-6)
+    for node in ("node-a", "node-b"):
+        alone = {(key.job, key.of): 0.0 for key in by_node.amounts if key.node == node}
+        for key, amount in by_node.amounts.items():
+            if key.node == node:
+                alone[key.job, key.of] += amount
+        found = by(account(facts, *window, node=node), "job", "of")
+        assert found == pytest.approx({key: amount for key, amount in alone.items() if abs(amount) > 1e-6}, abs=1e-6)
 
 
 @given(worlds(), st.integers(0, UNTIL_S), WINDOWS)
