@@ -7,7 +7,7 @@ what changes after it was shown is marked.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 from django.db.models import F, Q
@@ -27,8 +27,10 @@ from controlplane.runtime import windows
 from controlplane.runtime.models import ClockStep
 
 AGAIN_S = 900.0
-"""Runs so old are judged again when an incident of their job was opened or ended since."""
-RUNS_A_PASS = 2000
+"""Attempts that began so long before the newest pass are looked at again."""
+BEFORE_S = 60.0
+"""A stop begins before the incident that it belongs to is opened."""
+A_QUERY = 200
 
 
 def take_back(now: datetime, *, since: datetime, judged_s: float) -> None:
@@ -63,22 +65,19 @@ def of_request(row: Request) -> Cause:
     return Cause(CauseKind.JOB, row.urgent_id) if row.urgent_id else Cause(CauseKind.PERSON, row.who)
 
 
-def judge(now: datetime, steps: list[ClockStep], *, since: datetime, judged_s: float) -> int:
-    """The runs that have no cause yet, and those that an incident since then may have changed; returns how many."""
-    incidents = Incident.objects.filter(
-        Q(opened_at__gte=since) | Q(recovered_at__gte=since) | Q(resolved_at__gte=since)
-    )
-    jobs = set(incidents.exclude(job=None).values_list("job_id", flat=True))
-    known = Q(job__in=jobs, until_s__gte=judged_s - AGAIN_S)
-    rows = list(LedgerRun.objects.filter(Q(judged=False) | known).order_by("job_id", "pk")[:RUNS_A_PASS])
+def judge(now: datetime, steps: list[ClockStep], incidents: Collection[str], *, judged_s: float) -> None:
+    """The runs that have no cause yet, and those that these incidents may have changed, which were opened or moved."""
+    wanted = Q(judged=False)
+    for job_id, opened_at in Incident.objects.filter(pk__in=incidents, job__isnull=False).values_list(
+        "job", "opened_at"
+    ):
+        wanted |= Q(job=job_id, until_s__gte=windows.present(opened_at, steps).timestamp() - BEFORE_S)
     of_job = defaultdict[str, list[LedgerRun]](list)
-    for row in rows:
+    for row in LedgerRun.objects.filter(wanted).order_by("job_id", "pk"):
         of_job[row.job_id].append(row)
     for job_id, runs in of_job.items():
         _judge(job_id, runs, now, steps, judged_s)
-    names = ["cause_kind", "cause_id", "preempted", "judged", "restated_at"]
-    LedgerRun.objects.bulk_update(rows, names, batch_size=200)
-    return len(rows)
+        LedgerRun.objects.bulk_update(runs, ["cause_kind", "cause_id", "preempted", "judged", "restated_at"], A_QUERY)
 
 
 def _judge(job_id: str, runs: Sequence[LedgerRun], now: datetime, steps: list[ClockStep], judged_s: float) -> None:
@@ -135,5 +134,5 @@ def _moved(job_id: str, runs: Sequence[LedgerRun]) -> list[tuple[Moved, str]]:
 
 
 def recently(now: datetime) -> datetime:
-    """Since when attempts and incidents are looked at again: a pass that was late finds them all the same."""
+    """Since when attempts are looked at again."""
     return now - timedelta(seconds=AGAIN_S)

@@ -1,13 +1,11 @@
 """Bring the GPU-second ledger up to now. Called every few seconds by beat, by any worker; correct with one, none for
 an hour, or three: its row is locked, and each piece of work is found by what is not done yet.
 
-1. Events of nodes and replicas since the mark, in pieces of one short transaction each.
+1. Events of nodes, replicas and incidents since the mark, in pieces of one short transaction each.
 2. Devices that were released.
 3. What restarts took back, and what each run of a job's time is due to.
 4. The mark: nothing later than `judged_s` is judged.
 """
-
-from datetime import datetime
 
 from django.db import transaction
 
@@ -22,6 +20,7 @@ from controlplane.runtime.models import Event
 ALL = "all"
 EVENTS_A_PIECE = 500
 PIECES_A_PASS = 40
+FOLLOWED = ("node", "replica", "incident")
 SETTLE_S = 3.0
 """What is committed later than it happened is not judged before."""
 FORGET_ROWS = 20_000
@@ -44,7 +43,7 @@ def _piece(mark: LedgerMark) -> bool:
     """Whether nothing is left to do."""
     moment, steps = now(), windows.known()
     newest = events.newest_seq()
-    rows = Event.objects.filter(seq__gt=mark.seq, seq__lte=newest, entity__in=("node", "replica")).order_by("seq")
+    rows = Event.objects.filter(seq__gt=mark.seq, seq__lte=newest, entity__in=FOLLOWED).order_by("seq")
     told = [
         Told(*row) for row in rows.values_list("seq", "at", "kind", "entity", "entity_id", "patch")[:EVENTS_A_PIECE]
     ]
@@ -56,18 +55,13 @@ def _piece(mark: LedgerMark) -> bool:
     judged_s = now_s() - SETTLE_S if done else windows.present(told[-1].at, steps).timestamp()
     if done:
         ledger_spans.refresh_holds(steps)
-        _causes(mark, moment)
+    since = from_s(0.0) if not mark.judged_s else min(ledger_causes.recently(moment), from_s(mark.judged_s))
+    ledger_causes.take_back(moment, since=since, judged_s=mark.judged_s)
+    incidents = {each.entity_id for each in told if each.entity == "incident"}
+    ledger_causes.judge(moment, steps, incidents, judged_s=mark.judged_s)
     mark.judged_s = max(mark.judged_s, mark.began_s, judged_s)
     mark.save()
     return done
-
-
-def _causes(mark: LedgerMark, moment: datetime) -> None:
-    since = min(ledger_causes.recently(moment), from_s(mark.judged_s) if mark.judged_s else moment)
-    if mark.judged_s == 0.0:
-        since = from_s(0.0)
-    ledger_causes.take_back(moment, since=since, judged_s=mark.judged_s)
-    ledger_causes.judge(moment, windows.known(), since=since, judged_s=mark.judged_s)
 
 
 def mark() -> LedgerMark | None:

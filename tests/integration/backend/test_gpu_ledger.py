@@ -1,0 +1,251 @@
+"""The GPU-second ledger, built from a fleet's rows: all of its seconds, once, as the effective time has them."""
+
+from collections import defaultdict
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from controlplane.fleet import services
+from controlplane.fleet.models import Device, Node
+from controlplane.jobs.models import Attempt, Job, Rank, Replica, StepRecord
+from controlplane.jobs.numbers import numbers_of, spec_of
+from controlplane.protocol.spec import contributing_devices
+from controlplane.recovery import ledger_pass
+from controlplane.recovery.ledger_load import Scope
+from controlplane.recovery.ledger_models import LedgerHold, LedgerMark, LedgerRun, LedgerStanding, LedgerTurn
+from controlplane.recovery.ledger_view import ledger
+from controlplane.recovery.models import Incident
+from controlplane.runtime import events
+from controlplane.runtime.clock import now_s
+from controlplane.runtime.models import Event
+from tests.integration.backend.test_effective_time import Told, raw_ratio
+
+pytestmark = pytest.mark.django_db
+ROWS = (LedgerRun, LedgerHold, LedgerTurn, LedgerStanding)
+
+
+class Past(Told):
+    """As if all that the builder made had happened when the job began."""
+
+    def __init__(self, *, age_s: float) -> None:
+        super().__init__(age_s=age_s)
+        Replica.objects.update(created_at=self.began)
+        Event.objects.update(at=self.began)
+
+    def happens(self, since_seq: int) -> None:
+        """What was told since then happened when the newest step was committed."""
+        Event.objects.filter(seq__gt=since_seq).update(at=self.at)
+
+
+def newest() -> int:
+    return Event.objects.order_by("-seq").values_list("seq", flat=True)[0]
+
+
+def read(told: Told, *, by: Any = "class", since: datetime | None = None, **scope: str) -> dict[str, Any]:
+    """The answer until the newest step."""
+    since_s = (since or told.began).timestamp()
+    return ledger(Scope(**scope), by=by, since_s=since_s, until_s=told.at.timestamp(), limit=500)
+
+
+def classes(found: dict[str, Any]) -> dict[str, float]:
+    return {each["of"]: each["gpu_s"] for each in found["classes"] if abs(each["gpu_s"]) > 1e-6}
+
+
+def stored() -> dict[str, list[tuple[Any, ...]]]:
+    """All spans, without their keys."""
+    found = {}
+    for model in ROWS:
+        names = [field.attname for field in model._meta.concrete_fields if field.name not in ("id", "restated_at")]
+        found[model.__name__] = sorted(model._default_manager.values_list(*names), key=repr)
+    return found
+
+
+def story(told: Past) -> None:
+    told.stall(17.0)
+    told.steps(60, 1.0)
+    told.stall(12.0)
+    told.steps(1, 1.0)
+    told.stall(6.0)
+    told.new_view(contributors=2)
+    told.steps(40, 1.5)
+
+
+def test_its_productive_part_is_the_effective_time_that_raw_rows_say() -> None:
+    told = Past(age_s=3000.0)
+    told.steps(60, 1.0)
+    for _ in range(24):
+        told.stall(8.0)
+        told.new_view()
+        told.steps(20, 1.0)
+    job = told.end()
+    ledger_pass.build()
+    found = read(told, job=job.id)
+    assert found["ettr"] == pytest.approx(numbers_of(job).ettr, abs=1e-9)
+    assert found["ettr"] == pytest.approx(raw_ratio(job, began=told.began, quiet=60), abs=0.005), "half a point"
+
+
+def test_every_second_of_the_fleet_is_in_one_class_and_those_of_the_job_are_its_wall_time() -> None:
+    told = Past(age_s=3000.0)
+    story(told)
+    job = told.end()
+    ledger_pass.build()
+    wall_s = (told.at - told.began).total_seconds()
+    whole, devices = read(told), Device.objects.count()
+    assert sum(classes(whole).values()) == pytest.approx(devices * wall_s)
+    assert whole["known_gpu_s"] == pytest.approx(devices * wall_s)
+    held = Rank.objects.filter(released_at=None).count()
+    found = classes(read(told, job=job.id))
+    wall = numbers_of(job).wall
+    assert wall is not None
+    assert found["productive"] == pytest.approx(held * wall.productive_s)
+    assert found["degraded"] == pytest.approx(held * wall.degraded_s)
+    assert found["stall"] == pytest.approx(held * wall.stalled_s)
+    assert found["recovery"] == pytest.approx(held * wall.recovery_s)
+    assert classes(whole)["idle"] == pytest.approx((devices - held) * wall_s)
+
+
+@pytest.mark.parametrize("by", ["class", "cause", "job", "node"])
+def test_however_it_is_asked_it_is_the_same_time(by: str) -> None:
+    told = Past(age_s=3000.0)
+    story(told)
+    ledger_pass.build()
+    whole, found = read(told), read(told, by=by)
+    assert sum(row["gpu_s"] for row in found["rows"]) == pytest.approx(whole["known_gpu_s"])
+    assert classes(found) == pytest.approx(classes(whole))
+    nodes = [classes(read(told, by="cause", node=node.id)) for node in Node.objects.all()]
+    assert sum(sum(each.values()) for each in nodes) == pytest.approx(whole["known_gpu_s"])
+
+
+def test_a_stall_is_due_to_the_incident_that_was_open_and_what_comes_late_is_marked() -> None:
+    told = Past(age_s=3000.0)
+    told.steps(60, 1.0)
+    told.stall(30.0)
+    began = {"of_attempt": 1, "step": told.step - 1, "attempt": 1, "epoch": told.epoch, "clock": 0}
+    told.steps(20, 1.0)
+    ledger_pass.build()
+    before = read(told, by="cause", job=told.job.id)
+    assert before["restated_gpu_s"] == 0.0
+    Incident.objects.create(
+        id="inc_1", job=told.job, title="Rank 3 hangs", opened_at=told.at - timedelta(seconds=40), began=began,
+        ended=began | {"step": told.step - 15}, recovered_at=told.at,
+    )  # fmt: skip
+    events.publish("incident.opened", "It is known late.", entity="incident", entity_id="inc_1")
+    ledger_pass.build()
+    found = read(told, by="cause", job=told.job.id)
+    incident = next(row for row in found["rows"] if row["kind"] == "incident")
+    assert (incident["id"], incident["label"]) == ("inc_1", "Rank 3 hangs")
+    assert incident["classes"]["stall"] == pytest.approx(30.0 * Rank.objects.count(), rel=0.01)
+    assert classes(found) == pytest.approx(classes(before)), "the time is the same, its cause is another"
+    assert 0.0 < found["restated_gpu_s"] < found["known_gpu_s"]
+
+
+def test_steps_that_a_restart_took_back_are_lost_work_where_they_were_trained() -> None:
+    told = Past(age_s=3000.0)
+    told.steps(60, 1.0)
+    ledger_pass.build()
+    held = Rank.objects.count()
+    cut = told.at
+    first = read(told, job=told.job.id)
+    Attempt.objects.update(state="ended")
+    second = Attempt.objects.create(
+        job=told.job, number=2, layout={}, replicas=3, resume_step=40, checkpoint_dir="/ck", state="running"
+    )
+    Job.objects.filter(pk=told.job.pk).update(committed_step=40)
+    ledger_pass.build()
+    told.at = cut
+    found = read(told, job=told.job.id)
+    assert "lost_work" not in classes(first)
+    assert classes(found)["lost_work"] == pytest.approx(20.0 * held, rel=0.01)
+    assert classes(found)["productive"] + classes(found)["lost_work"] == pytest.approx(classes(first)["productive"])
+    assert found["restated_gpu_s"] > 0.0
+    assert second.number == 2
+
+
+def test_a_cordoned_node_is_a_persons_and_a_node_out_of_sight_is_not_guessed_at() -> None:
+    told = Past(age_s=3000.0)
+    free = Node.objects.exclude(pk__in=Rank.objects.values("node")).order_by("name")
+    cordoned, silent = free[0], Node.objects.get(name="n1")
+    told.steps(60, 1.0)
+    seq = newest()
+    services.cordon(cordoned.id, reason="fans are changed", actor="ada")
+    services.close_session(silent.id, silent.session_id or "web.n1")
+    told.happens(seq)
+    told.steps(40, 1.0)
+    ledger_pass.build()
+    devices = Device.objects.filter(node=cordoned).count()
+    found = read(told, by="cause")
+    mine = next(row for row in found["rows"] if row["kind"] == "person")
+    assert mine["label"] == "fans are changed (ada)"
+    assert mine["classes"] == {"cordoned": pytest.approx(devices * 40.0)}
+    held = Rank.objects.filter(node=silent).count()
+    unseen = classes(read(told, node=silent.id)).get("not_observed", 0.0)
+    assert unseen == pytest.approx((Device.objects.filter(node=silent).count() - held) * 40.0)
+
+
+def test_one_pass_a_late_one_and_many_leave_the_same_rows() -> None:
+    told = Past(age_s=3000.0)
+    told.steps(30, 1.0)
+    ledger_pass.build()
+    story(told)
+    seq = newest()
+    services.cordon(Node.objects.exclude(pk__in=Rank.objects.values("node"))[0].id, reason="r", actor="ada")
+    told.happens(seq)
+    ledger_pass.build()
+    ledger_pass.build()
+    often = stored()
+    for model in (LedgerHold, LedgerTurn, LedgerStanding, LedgerMark):
+        model._default_manager.all().delete()
+    LedgerRun.objects.update(judged=False, cause_kind="", cause_id="")
+    ledger_pass.EVENTS_A_PIECE, kept = 3, ledger_pass.EVENTS_A_PIECE
+    try:
+        ledger_pass.build()
+    finally:
+        ledger_pass.EVENTS_A_PIECE = kept
+    assert stored() == often
+
+
+def test_few_rows_hold_many_steps() -> None:
+    told = Past(age_s=3000.0)
+    told.steps(400, 1.0)
+    ledger_pass.build()
+    assert StepRecord.objects.count() == 400
+    assert LedgerRun.objects.count() <= 3
+
+
+def test_nothing_is_said_of_what_is_not_judged_or_was_before_the_ledger() -> None:
+    told = Past(age_s=600.0)
+    told.steps(60, 1.0)
+    assert read(told)["known_gpu_s"] == 0.0, "no pass has run"
+    ledger_pass.build()
+    found = ledger(Scope(), by="class", since_s=now_s() - 7200.0, until_s=now_s() + 3600.0, limit=10)
+    assert found["since"] == found["known_since"]
+    assert found["until"] == found["judged_until"]
+
+
+def test_devices_that_a_job_asked_for_and_did_not_hold_are_demand_beside_the_ledger() -> None:
+    told = Past(age_s=1000.0)
+    told.steps(60, 1.0)
+    Job.objects.update(created_at=told.began - timedelta(seconds=100.0))
+    ledger_pass.build()
+    LedgerMark.objects.update(began_s=told.began.timestamp() - 200.0)
+    job = told.fresh()
+    found = read(told, by="job", since=told.began - timedelta(seconds=100.0))
+    mine = next(row for row in found["rows"] if row["id"] == job.id)
+    assert mine["queued_gpu_s"] == pytest.approx(100.0 * contributing_devices(spec_of(job).spec))
+    assert sum(mine["classes"].values()) == pytest.approx(60.0 * Rank.objects.count())
+
+
+def test_money_is_a_factor_and_only_where_a_price_is_set(settings: Any) -> None:
+    told = Past(age_s=1000.0)
+    told.steps(60, 1.0)
+    ledger_pass.build()
+    assert read(told)["price"] is None
+    assert all(each["money"] is None for each in read(told)["classes"])
+    settings.GPU_HOUR_PRICE, settings.GPU_HOUR_CURRENCY = 2.5, "EUR"
+    found = read(told)
+    assert found["currency"] == "EUR"
+    sums = defaultdict[str, float](float)
+    for each in found["classes"]:
+        sums["money"] += each["money"]
+    assert sums["money"] == pytest.approx(found["known_gpu_s"] / 3600.0 * 2.5)
