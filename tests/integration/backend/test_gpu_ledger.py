@@ -10,15 +10,18 @@ from controlplane.fleet import services
 from controlplane.fleet.models import Device, Node
 from controlplane.jobs.models import Attempt, Job, Rank, Replica, StepRecord
 from controlplane.jobs.numbers import numbers_of, spec_of
+from controlplane.policy.stepped import ClockSet
+from controlplane.protocol.ledger import TimeClass
 from controlplane.protocol.spec import contributing_devices
-from controlplane.recovery import ledger_pass
+from controlplane.recovery import ledger_clock, ledger_gauges, ledger_pass
 from controlplane.recovery.ledger_load import Scope
 from controlplane.recovery.ledger_models import LedgerHold, LedgerMark, LedgerRun, LedgerStanding, LedgerTurn
 from controlplane.recovery.ledger_view import ledger
 from controlplane.recovery.models import Incident
-from controlplane.runtime import events
-from controlplane.runtime.clock import now_s
+from controlplane.runtime import events, metrics
+from controlplane.runtime.clock import ago, now_s
 from controlplane.runtime.models import Event
+from tests.integration.backend.builders import commit_step, make_fleet, run_job
 from tests.integration.backend.test_effective_time import Told, raw_ratio
 
 pytestmark = pytest.mark.django_db
@@ -249,3 +252,66 @@ def test_money_is_a_factor_and_only_where_a_price_is_set(settings: Any) -> None:
     for each in found["classes"]:
         sums["money"] += each["money"]
     assert sums["money"] == pytest.approx(found["known_gpu_s"] / 3600.0 * 2.5)
+
+
+def test_prometheus_has_each_class_of_the_newest_hour_and_the_work_at_risk_of_the_page() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet, steps=0)
+    for step in range(20):
+        commit_step(fleet, job, step)
+    Event.objects.update(at=ago(60.0))
+    Replica.objects.update(created_at=ago(60.0))
+    Attempt.objects.update(started_at=ago(60.0))
+    ledger_pass.build()
+    ledger_gauges.refresh()
+    found = {of: metrics.FLEET.get_sample_value("holdfast_gpu_time_seconds", {"class": of}) for of in TimeClass}
+    whole = ledger(Scope(), by="class", since_s=now_s() - 3600.0, until_s=now_s(), limit=1)
+    assert sum(amount or 0.0 for amount in found.values()) == pytest.approx(whole["known_gpu_s"])
+    assert whole["known_gpu_s"] > 0.0
+    at_risk = metrics.FLEET.get_sample_value("holdfast_job_work_at_risk_seconds", {"job_id": job.id})
+    assert at_risk == pytest.approx(numbers_of(Job.objects.get(pk=job.pk)).work_at_risk_s)
+    assert at_risk == pytest.approx(20 * 0.05)
+    Job.objects.update(state="cancelled")
+    ledger_gauges.refresh()
+    assert metrics.FLEET.get_sample_value("holdfast_job_work_at_risk_seconds", {"job_id": job.id}) is None
+
+
+@pytest.mark.parametrize("step_s", [3600.0, -3600.0])
+def test_a_clock_that_was_set_leaves_every_length_as_it_was(step_s: float) -> None:
+    told = Past(age_s=3000.0)
+    told.steps(60, 1.0)
+    ledger_pass.build()
+    before = classes(read(told))
+    set_s = now_s() + 100_000.0
+    mark = LedgerMark.objects.get()
+    ledger_clock.move(ClockSet(step_s=step_s, since_s=set_s, now_s=set_s + 1.0))
+    assert LedgerMark.objects.get().judged_s == pytest.approx(mark.judged_s + step_s)
+    told.began, told.at = (at + timedelta(seconds=step_s) for at in (told.began, told.at))
+    assert {of: seconds for of, seconds in classes(read(told)).items() if of == "idle"} == pytest.approx(
+        {"idle": before["idle"]}
+    )
+    runs = LedgerRun.objects.all()
+    assert sum(run.until_s - run.from_s for run in runs) == pytest.approx(60.0)
+    assert min(run.from_s for run in runs) == pytest.approx(told.began.timestamp())
+
+
+def test_the_gap_in_which_the_clock_was_set_loses_the_step() -> None:
+    told = Past(age_s=3000.0)
+    told.steps(60, 1.0)
+    set_s = told.at.timestamp() + 3600.5
+    told.stall(3600.0)
+    told.steps(10, 1.0)
+    ledger_clock.move(ClockSet(step_s=3600.0, since_s=set_s, now_s=now_s() + 3600.0))
+    lengths = [run.until_s - run.from_s for run in LedgerRun.objects.order_by("pk")]
+    assert sum(lengths) == pytest.approx(70.0)
+    assert min(lengths) > 0.0
+
+
+def test_old_spans_are_forgotten_and_the_ledger_says_since_when_it_knows() -> None:
+    told = Past(age_s=3000.0)
+    told.steps(60, 1.0)
+    ledger_pass.build()
+    assert ledger_pass.forget(2000.0) > 0
+    found = ledger(Scope(), by="class", since_s=now_s() - 5000.0, until_s=now_s(), limit=1)
+    assert found["known_since"] == found["since"]
+    assert LedgerMark.objects.get().began_s == pytest.approx(now_s() - 2000.0, abs=60.0)

@@ -16,7 +16,12 @@ UNTIL = datetime(2026, 3, 8, tzinfo=UTC)
 
 def answer(**changes: Any) -> dict[str, Any]:
     rows = [
-        {"id": "inc_1", "kind": "incident", "label": "=cmd|' /C calc'!A0", "classes": {"stall": 3600.0, "recovery": 1.5}},
+        {
+            "id": "inc_1",
+            "kind": "incident",
+            "label": "=cmd|' /C calc'!A0",
+            "classes": {"stall": 3600.0, "recovery": 1.5},
+        },
         {"id": "job_1", "kind": "job", "label": "first-light", "classes": {"degraded": -7.0}},
     ]
     return {
