@@ -19,7 +19,7 @@ from controlplane.policy.ledger.runs import lost_of
 from controlplane.policy.spent import AGAIN, DEGRADED, RECOVERY
 from controlplane.protocol.ledger import CauseKind
 from controlplane.protocol.states import RequestKind
-from controlplane.recovery import course
+from controlplane.recovery import course, ledger_rows
 from controlplane.recovery.ledger_models import LedgerRun
 from controlplane.recovery.ledger_runs import grown_of
 from controlplane.recovery.models import Decision, Incident, Request
@@ -30,7 +30,6 @@ AGAIN_S = 900.0
 """Attempts that began so long before the newest pass are looked at again."""
 BEFORE_S = 60.0
 """A stop begins before the incident that it belongs to is opened."""
-A_QUERY = 200
 
 
 def take_back(now: datetime, *, since: datetime, judged_s: float) -> None:
@@ -42,10 +41,9 @@ def take_back(now: datetime, *, since: datetime, judged_s: float) -> None:
         for row in rows:
             lost = lost_of(grown_of(row), attempt=attempt.number, resume_step=attempt.resume_step)
             if lost > row.lost:
-                row.lost, row.lost_cause_kind, row.lost_cause_id = lost, cause.kind, cause.id
-                row.restated_at = now if row.until_s <= judged_s else row.restated_at
+                row.lost = lost
                 changed.append(row)
-        LedgerRun.objects.bulk_update(changed, ["lost", "lost_cause_kind", "lost_cause_id", "restated_at"])
+        ledger_rows.restate_lost(changed, cause, now, judged_s=judged_s)
 
 
 def _of_attempt(attempt: Attempt) -> Cause:
@@ -77,7 +75,7 @@ def judge(now: datetime, steps: list[ClockStep], incidents: Collection[str], *, 
         of_job[row.job_id].append(row)
     for job_id, runs in of_job.items():
         _judge(job_id, runs, now, steps, judged_s)
-        LedgerRun.objects.bulk_update(runs, ["cause_kind", "cause_id", "preempted", "judged", "restated_at"], A_QUERY)
+        ledger_rows.keep_causes(runs)
 
 
 def _judge(job_id: str, runs: Sequence[LedgerRun], now: datetime, steps: list[ClockStep], judged_s: float) -> None:

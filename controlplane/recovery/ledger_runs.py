@@ -14,9 +14,8 @@ from controlplane.policy.ledger.runs import Gone, Grown, Saved, grow
 from controlplane.policy.pace import Commit, Pace
 from controlplane.policy.spent import Spent
 from controlplane.policy.spent import count as count_spent
+from controlplane.recovery import ledger_rows
 from controlplane.recovery.ledger_models import LedgerRun
-
-PLAIN = ("attempt", "since_epoch", "epoch", "from_s", "until_s", "kind", "since", "done", "lost", "saved_s")
 
 
 class Gaps:
@@ -59,8 +58,8 @@ class Gaps:
                 newest = new
                 begun.append(new)
         if row is not None and old is not None and old.done != row.done:
-            LedgerRun.objects.filter(pk=row.pk).update(until_s=old.until_s, done=old.done, saved_s=old.saved_s)
-        LedgerRun.objects.bulk_create([LedgerRun(job=self._job, **_columns(each)) for each in begun])
+            ledger_rows.extend_run(row.pk, old)
+        ledger_rows.add_runs(self._job, begun)
 
     def _resume_step(self, attempt: int) -> int:
         if attempt not in self._resumed:
@@ -78,11 +77,7 @@ def _with(gone: Sequence[Gone], saves: Sequence[Saved]) -> list[Gone]:
     return [msgspec.structs.replace(each, saves=tuple(its)) for each, its in zip(gone, found, strict=True)]
 
 
-def _columns(grown: Grown) -> dict[str, object]:
-    return {name: getattr(grown, name) for name in PLAIN}
-
-
 def grown_of(row: LedgerRun) -> Grown:
     """As the core has it."""
     cause, lost_cause = Cause(row.cause_kind, row.cause_id), Cause(row.lost_cause_kind, row.lost_cause_id)
-    return Grown(**{name: getattr(row, name) for name in PLAIN}, cause=cause, lost_cause=lost_cause)
+    return Grown(**{name: getattr(row, name) for name in ledger_rows.PLAIN}, cause=cause, lost_cause=lost_cause)

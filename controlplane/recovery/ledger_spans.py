@@ -16,6 +16,7 @@ from controlplane.jobs.models import Rank, Replica
 from controlplane.policy.ledger.facts import Cause, Role
 from controlplane.protocol.ledger import CauseKind
 from controlplane.protocol.states import LIVE_REQUEST, NodeState, ReplicaState, RequestKind
+from controlplane.recovery import ledger_rows
 from controlplane.recovery.ledger_models import LedgerHold, LedgerStanding, LedgerTurn
 from controlplane.recovery.models import Request, Signal
 from controlplane.runtime import windows
@@ -36,7 +37,7 @@ ROLES = {
 }
 
 
-class Told(NamedTuple):
+class Seen(NamedTuple):
     """An event that carries what it leaves of a node or a replica."""
 
     seq: int
@@ -47,9 +48,9 @@ class Told(NamedTuple):
     patch: dict[str, Any] | None
 
 
-def follow(told: Sequence[Told], steps: list[ClockStep]) -> None:
+def follow(seen: Sequence[Seen], steps: list[ClockStep]) -> None:
     """Take them in; `steps` of the server's clock (`windows.known`)."""
-    moments = [(windows.present(each.at, steps).timestamp(), each) for each in told if each.patch is not None]
+    moments = [(windows.present(each.at, steps).timestamp(), each) for each in seen if each.patch is not None]
     _standings([(at_s, each) for at_s, each in moments if each.entity == "node"])
     touched = _turns([(at_s, each) for at_s, each in moments if each.entity == "replica"])
     _holds(touched, steps)
@@ -60,11 +61,11 @@ def refresh_holds(steps: list[ClockStep]) -> None:
     _holds(set(LedgerHold.objects.filter(until_s=None).values_list("replica_id", flat=True)), steps)
 
 
-def _standings(told: Sequence[tuple[float, Told]]) -> None:
-    nodes = {each.entity_id for _, each in told}
+def _standings(seen: Sequence[tuple[float, Seen]]) -> None:
+    nodes = {each.entity_id for _, each in seen}
     rows = {row.node_id: row for some in batched(sorted(nodes), A_QUERY) for row in _going_on(some)}
-    known, made, changed = set(rows), list[LedgerStanding](), dict[int, LedgerStanding]()
-    for at_s, each in told:
+    made, changed = list[LedgerStanding](), dict[int, LedgerStanding]()
+    for at_s, each in seen:
         assert each.patch is not None
         old, new = rows.get(each.entity_id), _standing(each)
         if old is not None and _same(old, new):
@@ -76,21 +77,18 @@ def _standings(told: Sequence[tuple[float, Told]]) -> None:
                 changed[old.pk] = old
         made.append(new)
         rows[each.entity_id] = new
-    # First what ends: of each node one goes on.
-    LedgerStanding.objects.bulk_update(changed.values(), ["until_s"])
-    LedgerStanding.objects.bulk_create(row for row in made if row.until_s is None or row.until_s > row.from_s)
-    assert known <= set(rows)
+    ledger_rows.keep_standings(changed.values(), made)
 
 
 def _going_on(nodes: Sequence[str]) -> Iterable[LedgerStanding]:
     return LedgerStanding.objects.filter(node__in=nodes, until_s=None)
 
 
-def _standing(told: Told) -> LedgerStanding:
-    patch = told.patch or {}
-    devices = [] if told.kind == REMOVED else patch["devices"]
+def _standing(seen: Seen) -> LedgerStanding:
+    patch = seen.patch or {}
+    devices = [] if seen.kind == REMOVED else patch["devices"]
     broken = sum(not (device["present"] and device["healthy"]) for device in devices)
-    row = LedgerStanding(node_id=told.entity_id, devices=len(devices))
+    row = LedgerStanding(node_id=seen.entity_id, devices=len(devices))
     if patch["state"] == NodeState.QUARANTINED:
         row.down = len(devices)
     elif not patch["connected"]:
@@ -100,7 +98,7 @@ def _standing(told: Told) -> LedgerStanding:
         row.spare = sum(device["spare_for"] is not None for device in devices)
         if patch["state"] in SHUT or patch["held"] or patch["revoked"]:
             row.cordoned = len(devices) - broken
-    cause = _cause(told, row)
+    cause = _cause(seen, row)
     row.cause_kind, row.cause_id = cause.kind, cause.id[:200]
     return row
 
@@ -110,48 +108,48 @@ def _same(old: LedgerStanding, new: LedgerStanding) -> bool:
     return all(getattr(old, name) == getattr(new, name) for name in names)
 
 
-def _cause(told: Told, row: LedgerStanding) -> Cause:
+def _cause(seen: Seen, row: LedgerStanding) -> Cause:
     """The incident of what broke, the person who shut it; else what the node says."""
     if not row.down + row.cordoned + row.unseen:
         return Cause()
-    reason = str((told.patch or {})["state_reason"])
+    reason = str((seen.patch or {})["state_reason"])
     if row.down:
-        found = Signal.objects.filter(node_id=told.entity_id, seen_at__lte=told.at).exclude(incident=None)
+        found = Signal.objects.filter(node_id=seen.entity_id, seen_at__lte=seen.at).exclude(incident=None)
         newest = found.order_by("-seen_at").values_list("incident_id", "incident__resolved_at").first()
-        if newest is not None and (newest[1] is None or newest[1] > told.at):
+        if newest is not None and (newest[1] is None or newest[1] > seen.at):
             return Cause(CauseKind.INCIDENT, newest[0])
     elif row.cordoned:
-        drains = Request.objects.filter(node_id=told.entity_id, kind=RequestKind.DRAIN, asked_at__lte=told.at)
+        drains = Request.objects.filter(node_id=seen.entity_id, kind=RequestKind.DRAIN, asked_at__lte=seen.at)
         who = drains.filter(state__in=LIVE_REQUEST).order_by("-asked_at").values_list("who", flat=True).first()
         return Cause(CauseKind.PERSON, f"{reason} ({who})" if who and who not in reason else reason)
-    return Cause(CauseKind.NODE, reason)
+    return Cause(CauseKind.NODE, reason or ("not connected" if row.unseen else "its devices are not healthy"))
 
 
-def _turns(told: Sequence[tuple[float, Told]]) -> set[int]:
+def _turns(seen: Sequence[tuple[float, Seen]]) -> set[int]:
     """Returns the keys of the replicas that they are about."""
-    keys = _keys({each.entity_id for _, each in told})
+    keys = _keys({each.entity_id for _, each in seen})
     newest: dict[int, str] = {}
     for some in batched(sorted(keys.values()), A_QUERY):
         rows = LedgerTurn.objects.filter(replica__in=some).order_by("pk")
         newest |= dict(rows.values_list("replica_id", "role"))
     made = []
-    for at_s, each in told:
+    for at_s, each in seen:
         key, role = keys.get(each.entity_id), ROLES[(each.patch or {})["state"]]
         if key is not None and newest.get(key, Role.JOINING) != role:
             made.append(LedgerTurn(replica_id=key, from_s=at_s, role=role))
             newest[key] = role
-    LedgerTurn.objects.bulk_create(made)
+    ledger_rows.add_turns(made)
     return set(keys.values())
 
 
 def _keys(ids: set[str]) -> dict[str, int]:
     """By `jobs.present.replica_id`."""
-    lives = {tuple(name.split("/")): name for name in ids}
-    rows = Replica.objects.filter(attempt__job__in={life[0] for life in lives})
-    rows = rows.filter(attempt__number__in={int(life[1]) for life in lives})
+    keys = {tuple(name.split("/")): name for name in ids}
+    rows = Replica.objects.filter(attempt__job__in={key[0] for key in keys})
+    rows = rows.filter(attempt__number__in={int(key[1]) for key in keys})
     found = rows.values_list("pk", "attempt__job_id", "attempt__number", "index", "incarnation")
-    known = {(job, str(number), str(index), str(life)): pk for pk, job, number, index, life in found}
-    return {name: known[life] for life, name in lives.items() if life in known}
+    known = {(job, str(number), str(index), str(key)): pk for pk, job, number, index, key in found}
+    return {name: known[key] for key, name in keys.items() if key in known}
 
 
 def _holds(replicas: Iterable[int], steps: list[ClockStep]) -> None:
@@ -170,11 +168,11 @@ def _holds(replicas: Iterable[int], steps: list[ClockStep]) -> None:
         for row in LedgerHold.objects.filter(replica__in=some):
             rows[row.replica_id][row.node_id, row.from_s, row.until_s] = row.devices
         differ = [replica for replica in some if held[replica] != rows[replica]]
-        LedgerHold.objects.filter(replica__in=differ).delete()
-        LedgerHold.objects.bulk_create(
+        made = [
             LedgerHold(
-                job_id=jobs[replica], node_id=node, replica_id=replica, from_s=from_s, until_s=until_s, devices=n
+                job_id=jobs[replica], node_id=node, replica_id=replica, from_s=since_s, until_s=until_s, devices=n
             )
             for replica in differ
-            for (node, from_s, until_s), n in held[replica].items()
-        )
+            for (node, since_s, until_s), n in held[replica].items()
+        ]
+        ledger_rows.replace_holds(differ, made)

@@ -94,15 +94,13 @@ def _rows(amounts: dict[Key, float], by: By, found: Account, total: float) -> li
     for key, amount in amounts.items():
         of = sums[_name(key, by)]
         of[key.of.value] = of.get(key.of.value, 0.0) + amount
-    labels = _labels(sums.keys(), by)
     jobs = {job.job: job for job in found.jobs}
     if by == "job":
         # Who waited and held nothing is there too.
         for job in found.jobs:
             if job.queued_gpu_s and (CauseKind.JOB.value, job.job) not in sums:
                 sums[CauseKind.JOB.value, job.job] = {}
-        labels = _labels(sums.keys(), by)
-    rows = []
+    labels, rows = _labels(sums.keys(), by), []
     for (kind, name), classes in sums.items():
         amount, of_job = sum(classes.values()), jobs.get(name) if by == "job" else None
         rows.append(
@@ -133,7 +131,7 @@ def _labels(names: Iterable[tuple[str, str]], by: By) -> dict[tuple[str, str], s
     ids = defaultdict[str, list[str]](list)
     for kind, name in names:
         ids[kind].append(name)
-    found: dict[tuple[str, str], str] = {(CauseKind.NONE.value, ""): "no cause to name"}
+    found: dict[tuple[str, str], str] = {(CauseKind.NONE.value, ""): "productive or free: nothing to explain"}
     if by == "job":
         found[CauseKind.NONE.value, FREE] = "held by no job"
     sources: tuple[tuple[CauseKind, Any, str], ...] = (

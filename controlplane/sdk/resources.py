@@ -373,8 +373,7 @@ class Ledger(_Group):
         node: str | None = None,
         limit: int | None = None,
     ) -> Any:
-        """Of the fleet, or one job, project or node: the last `window_s` seconds (a week) before `until` (now), or from
-        `since`; instants as ISO-8601. `by` class, cause, job or node."""
+        """Of the fleet, a job, project or node, the last `window_s` (a week), or `since` to `until` (ISO-8601)."""
         wanted = {"by": by, "window_s": window_s, "since": since, "until": until, "job": job, "project": project}
         return self._run(calls.get("/ledger", rest.Ledger, **wanted, node=node, limit=limit))
 

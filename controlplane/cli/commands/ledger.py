@@ -161,6 +161,6 @@ def _words(answer: dict[str, Any]) -> Iterator[str]:
     if answer["ettr"] is not None:
         yield f"Effective training time: {100 * answer['ettr']:.1f} % of what jobs asked for since they began."
     if answer["restated_gpu_s"]:
-        yield f"{answer['restated_gpu_s'] / HOUR_S:.2f} GPU-hours lie in stretches that late facts restated."
+        yield f"{answer['restated_gpu_s'] / HOUR_S:.2f} GPU-hours lie in stretches that were restated later."
     if answer["left_out"]:
         yield f"{answer['left_out']} rows more: --limit."

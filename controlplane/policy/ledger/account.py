@@ -74,10 +74,12 @@ def account(facts: Facts, since_s: float, until_s: float, *, by_node: bool = Fal
         levels = _levels(held[job_id])
         stretches = course(job, runs[job_id], levels[Role.TRAINING], facts.judged_s)
         mine = _levels(held[job_id], node) if node else levels
-        whole, again = _of_job(job_id, stretches, mine, since_s, until_s)
-        restated_gpu_s += again
-        for key, amount in _of_nodes(job_id, stretches, held[job_id], since_s, until_s) if by_node else whole.items():
-            amounts[key] += amount
+        if by_node:
+            whole = _of_nodes(job_id, stretches, held[job_id], since_s, until_s)
+        else:
+            whole = _of_job(job_id, stretches, mine, since_s, until_s)
+        restated_gpu_s += _restated(stretches, mine[Role.TRAINING], since_s, until_s)
+        amounts.update(whole)
         found.append(_job_account(job, whole, levels, since_s, until_s))
     for key, amount in _unheld(standings, held, since_s, until_s):
         if node in ("", key.node):
@@ -159,9 +161,9 @@ def _up(part: Part, standings: Sequence[Standing]) -> Iterator[Part]:
 
 def _of_job(
     job: str, stretches: Sequence[Stretch], levels: dict[Role, Level], since_s: float, until_s: float
-) -> tuple[dict[Key, float], float]:
-    """By class and cause, and how much of it is restated."""
-    found, restated_gpu_s = defaultdict[Key, float](float), 0.0
+) -> dict[Key, float]:
+    """By class and cause."""
+    found = defaultdict[Key, float](float)
     spare = levels[Role.SPARE].between(since_s, until_s)
     if spare:
         found[Key(job, "", TimeClass.IDLE_SPARE, Cause(CauseKind.JOB, job))] += spare
@@ -175,23 +177,30 @@ def _of_job(
         beside = levels[Role.JOINING].between(from_s, last_s) + levels[Role.LEAVING].between(from_s, last_s)
         if beside:
             found[Key(job, "", each.held.of, each.held.cause)] += beside
-        restated_gpu_s += trained if each.restated else 0.0
-    return found, restated_gpu_s
+    return found
+
+
+def _restated(stretches: Sequence[Stretch], training: Level, since_s: float, until_s: float) -> float:
+    within = ((max(since_s, each.from_s), min(until_s, each.until_s)) for each in stretches if each.restated)
+    return sum(training.between(from_s, last_s) for from_s, last_s in within)
 
 
 def _of_nodes(
     job: str, stretches: Sequence[Stretch], held: Sequence[_Held], since_s: float, until_s: float
-) -> Iterator[tuple[Key, float]]:
+) -> dict[Key, float]:
+    """By node and class."""
+    found = defaultdict[Key, float](float)
     sums = {training: Sums(stretches, training=training) for training in (True, False)}
     for node, part, role in held:
         from_s, last_s = max(since_s, part.from_s), min(until_s, part.until_s)
         if last_s <= from_s:
             continue
         if role == Role.SPARE:
-            yield Key(job, node, TimeClass.IDLE_SPARE, NOBODY), part.devices * (last_s - from_s)
+            found[Key(job, node, TimeClass.IDLE_SPARE, NOBODY)] += part.devices * (last_s - from_s)
             continue
-        for of, seconds in sums[role == Role.TRAINING].between(from_s, last_s).items():
-            yield Key(job, node, of, NOBODY), part.devices * seconds
+        for of, seconds in sums[role == Role.TRAINING].between(from_s, last_s):
+            found[Key(job, node, of, NOBODY)] += part.devices * seconds
+    return found
 
 
 def _unheld(

@@ -19,6 +19,8 @@ from controlplane.policy.pace import STILL
 from controlplane.policy.spent import AGAIN, DEGRADED, RECOVERY, STALLED
 from controlplane.protocol.ledger import CauseKind, TimeClass
 
+CLASSES = tuple(TimeClass)
+PLACE = {of: place for place, of in enumerate(CLASSES)}
 UNKNOWN = "unknown"
 """Kind of a job's time of which nobody counted a commit."""
 CLASS_OF = {
@@ -64,31 +66,33 @@ class Sums:
         self._at = [each.from_s for each in finite]
         self._parts = [_parts(each, training=training) for each in finite]
         self._before = _parts(stretches[0], training=training)
-        self._sums: list[dict[TimeClass, float]] = [dict.fromkeys(TimeClass, 0.0)] if finite else []
-        for first, second in pairwise(range(len(finite))):
-            long_s = self._at[second] - self._at[first]
-            last, parts = self._sums[-1], self._parts[first]
-            self._sums.append({of: last[of] + parts.get(of, 0.0) * long_s for of in TimeClass})
+        sums = [0.0] * len(CLASSES)
+        self._sums = [sums]
+        for place, (from_s, until_s) in enumerate(pairwise(self._at)):
+            sums = sums.copy()
+            for of, part in self._parts[place]:
+                sums[of] += part * (until_s - from_s)
+            self._sums.append(sums)
 
-    def between(self, from_s: float, until_s: float) -> dict[TimeClass, float]:
+    def between(self, from_s: float, until_s: float) -> list[tuple[TimeClass, float]]:
         """Seconds by class."""
-        first, last = self._until(from_s), self._until(until_s)
-        return {of: last[of] - first[of] for of in TimeClass if last[of] != first[of]}
+        both = zip(CLASSES, self._until(from_s), self._until(until_s), strict=True)
+        return [(of, last - first) for of, first, last in both if last != first]
 
-    def _until(self, moment: float) -> dict[TimeClass, float]:
+    def _until(self, moment: float) -> list[float]:
         place = bisect_right(self._at, moment) - 1
         if place < 0:
-            anchor_s = self._at[0] if self._at else 0.0
-            return {of: self._before.get(of, 0.0) * (moment - anchor_s) for of in TimeClass}
-        long_s, parts, sums = moment - self._at[place], self._parts[place], self._sums[place]
-        return {of: sums[of] + parts.get(of, 0.0) * long_s for of in TimeClass}
+            long_s, parts, sums = moment - (self._at[0] if self._at else 0.0), self._before, self._sums[0].copy()
+        else:
+            long_s, parts, sums = moment - self._at[place], self._parts[place], self._sums[place].copy()
+        for of, part in parts:
+            sums[of] += part * long_s
+        return sums
 
 
-def _parts(stretch: Stretch, *, training: bool) -> dict[TimeClass, float]:
-    found: dict[TimeClass, float] = {}
-    for share in stretch.training if training else (stretch.held,):
-        found[share.of] = found.get(share.of, 0.0) + share.part
-    return found
+def _parts(stretch: Stretch, *, training: bool) -> list[tuple[int, float]]:
+    """By place in `CLASSES`."""
+    return [(PLACE[share.of], share.part) for share in (stretch.training if training else (stretch.held,))]
 
 
 def _whole(job: JobFacts, runs: Sequence[Run], judged_s: float) -> list[Run]:

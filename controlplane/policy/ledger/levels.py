@@ -38,7 +38,7 @@ class Level:
 
     def between(self, from_s: float, until_s: float) -> float:
         """Its integral, devices x seconds."""
-        return self._until(until_s) - self._until(from_s) if until_s > from_s else 0.0
+        return self._until(until_s) - self._until(from_s) if self._at and until_s > from_s else 0.0
 
     def pieces(self, from_s: float, until_s: float) -> Iterator[Part]:
         """What it is from one moment to another: parts of one level each, that follow one another."""

@@ -10,7 +10,7 @@ import msgspec
 from controlplane.policy.ledger.facts import NOBODY, Cause
 from controlplane.policy.spent import AGAIN, DEGRADED, Gap
 
-LONGEST_S = 600.0
+LONGEST_S = 3600.0
 """Of a run that is made of several gaps: within it, steps came evenly."""
 MERGED = (DEGRADED, AGAIN)
 

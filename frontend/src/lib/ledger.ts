@@ -64,7 +64,7 @@ const cell = (value: string | number | null): string => {
   return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 };
 
-/** One line a row and class, as `holdfast ledger --export` writes them. */
+/** One line a row and class, as `holdfast ledger --export FILE.csv` writes them. */
 export function csv(ledger: Ledger): string {
   const head = ["since", "until", "by", "kind", "id", "label", "class", "gpu_s", "gpu_hours", "money", "currency"];
   const lines = ledger.rows.flatMap((row) =>

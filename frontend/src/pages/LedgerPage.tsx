@@ -73,30 +73,34 @@ function Whole({ ledger, what }: { ledger: Ledger; what: string }): ReactElement
       </Panel>
       <Panel title={`By ${what.toLowerCase()}`} flush actions={<Download ledger={ledger} />}>
         <RowTable ledger={ledger} what={what} />
-        {ledger.left_out > 0 ? <p className="padded muted">{ledger.left_out} smaller ones are not shown; `holdfast ledger --limit` has up to 500.</p> : null}
+        {ledger.left_out > 0 ? <p className="padded muted">{ledger.left_out} smaller ones are not shown; `holdfast ledger --limit 500` has more.</p> : null}
       </Panel>
     </>
   );
+}
+
+function Hours({ gpuS }: { gpuS: number }): ReactElement {
+  return <span className="nowrap">{gpuHours(gpuS)}</span>;
 }
 
 function Figures({ ledger, lostGpuS }: { ledger: Ledger; lostGpuS: number }): ReactElement {
   const { price, currency } = ledger;
   return (
     <dl className="figures">
-      <Figure label="Device time" value={gpuHours(ledger.known_gpu_s)} note={<>since <Time at={ledger.since} /></>} title="All that is known of all devices in the window" />
+      <Figure label="Device time" value={<Hours gpuS={ledger.known_gpu_s} />} note={<>since <Time at={ledger.since} /></>} title="All that is known of all devices in the window" />
       <Figure
         label="Effective time (ETTR)"
         value={ledger.ettr === null ? <span className="missing">no figure yet</span> : percent(ledger.ettr, 1)}
         note="of what jobs asked for"
         title="Productive time / (devices at full strength x time since the first attempt), over all jobs: waiting and missing devices count"
       />
-      <Figure label="Lost in jobs" value={gpuHours(lostGpuS)} tone={lostGpuS > 0.2 * ledger.known_gpu_s ? "warn" : undefined} note={price === null ? "held, without progress" : money((lostGpuS / 3600) * price, currency)} title="Degraded, checkpoints, stalls, recovery, lost work and preemption" />
-      <Figure label="Queued beside it" value={gpuHours(ledger.queued_gpu_s)} note="asked for, not held" title="Demand is no device's second: what jobs asked for and did not hold" />
+      <Figure label="Lost in jobs" value={<Hours gpuS={lostGpuS} />} tone={lostGpuS > 0.2 * ledger.known_gpu_s ? "warn" : undefined} note={price === null ? "held, without progress" : money((lostGpuS / 3600) * price, currency)} title="Degraded, checkpoints, stalls, recovery, lost work and preemption" />
+      <Figure label="Queued beside it" value={<Hours gpuS={ledger.queued_gpu_s} />} note="asked for, not held" title="Demand is no device's second: what jobs asked for and did not hold" />
       <Figure
         label="Judged until"
         value={<Time at={ledger.judged_until} />}
         note={ledger.restated_gpu_s > 0 ? `${gpuHours(ledger.restated_gpu_s)} restated` : undefined}
-        title="Nothing later is in it. Restated: stretches that a late fact (a restart, an incident found later) changed after they were first shown"
+        title="Nothing later is in it. Restated: stretches that a restart, or an incident found later, changed after they were first shown"
       />
     </dl>
   );

@@ -45,10 +45,10 @@ def test_what_is_no_time_is_refused_with_an_example(text: str) -> None:
 def test_both_files_hold_every_second_once_with_money(tmp_path: Path) -> None:
     for name in ("out.csv", "out.parquet"):
         write(tmp_path / name, answer())
-    told = list(lines(answer()))
-    assert sum(line["gpu_s"] for line in told) == 3594.5
+    written = list(lines(answer()))
+    assert sum(line["gpu_s"] for line in written) == 3594.5
     packed = parquet.read_table(tmp_path / "out.parquet").to_pylist()
-    assert packed == told
+    assert packed == written
     with (tmp_path / "out.csv").open(newline="") as file:
         read = list(csv.DictReader(file))
     assert tuple(read[0]) == FIELDS
