@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from django.db.models import Max, Q, QuerySet
@@ -106,9 +107,15 @@ def _run(
     cause_kind, cause_id, lost_kind, lost_id, preempted, restated_at = rest
     return Run(
         job=job, from_s=at_s, until_s=until_s, kind=kind, steps=done - since - lost, lost_steps=lost,
-        saved_s=saved_s, cause=Cause(cause_kind, cause_id), lost_cause=Cause(lost_kind, lost_id),
+        saved_s=saved_s, cause=_cause(cause_kind, cause_id), lost_cause=_cause(lost_kind, lost_id),
         preempted=preempted, restated=restated_at is not None,
     )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _cause(kind: str, name: str) -> Cause:
+    """One object for all runs that it is the cause of."""
+    return Cause(kind, name)
 
 
 def _holds(jobs: Collection[str], since_s: float, until_s: float) -> list[Hold]:
@@ -142,7 +149,7 @@ def _standings(scope: Scope, holds: Iterable[Hold], since_s: float, until_s: flo
             continue
         yield Standing(
             node=node, from_s=at_s, until_s=end_s, devices=devices, down=down, cordoned=cordoned, spare=spare,
-            unseen=unseen, cause=Cause(*cause),
+            unseen=unseen, cause=_cause(*cause),
         )  # fmt: skip
 
 

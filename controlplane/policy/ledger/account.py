@@ -51,7 +51,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     restated_gpu_s: float
 
 
-class _Held(NamedTuple):
+class _Held(msgspec.Struct, frozen=True, gc=False):
     node: str
     part: Part
     role: str
@@ -191,7 +191,8 @@ def _of_nodes(
     """By node and class."""
     found = defaultdict[Key, float](float)
     sums = {training: Sums(stretches, training=training) for training in (True, False)}
-    for node, part, role in held:
+    for each in held:
+        node, part, role = each.node, each.part, each.role
         from_s, last_s = max(since_s, part.from_s), min(until_s, part.until_s)
         if last_s <= from_s:
             continue

@@ -11,7 +11,8 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+
+import msgspec
 
 from controlplane.policy.ledger.facts import Cause, JobFacts, Run
 from controlplane.policy.ledger.levels import Level
@@ -32,7 +33,7 @@ CLASS_OF = {
 }
 
 
-class Share(NamedTuple):
+class Share(msgspec.Struct, frozen=True, gc=False):
     """Of each second of a training device."""
 
     of: TimeClass
@@ -40,7 +41,7 @@ class Share(NamedTuple):
     part: float
 
 
-class Stretch(NamedTuple):
+class Stretch(msgspec.Struct, frozen=True, gc=False):
     """Shares of a training device's second, which are 1 together, and what one is of a device that is held and does
     not train."""
 

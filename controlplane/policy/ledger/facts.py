@@ -1,4 +1,7 @@
-"""What the ledger is made of. Moments are Unix seconds by the server's present clock; None as an end: it goes on."""
+"""What the ledger is made of. Moments are Unix seconds by the server's present clock; None as an end: it goes on.
+
+Tens of thousands are made for one answer: Python's collector of cycles does not follow them, as none is in one.
+"""
 
 import math
 from collections.abc import Mapping
@@ -29,7 +32,7 @@ class Role(StrEnum):
     SPARE = "spare"
 
 
-class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
     """Gaps between commits of one kind (`policy.spent.KINDS`) that follow one another. `steps` were kept that it
     committed, `lost_steps` of them only until a restart went back behind them (due to `lost_cause`); saves that
     came within it held training up for `saved_s`. `preempted`: the job yielded, or came back from it.
@@ -48,7 +51,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     restated: bool = False
 
 
-class Hold(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Hold(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
     """A replica's incarnation (`replica`: its key) holds so many devices of a node."""
 
     job: str
@@ -66,7 +69,7 @@ class Turn(NamedTuple):
     role: str
 
 
-class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
     """Of a node's `devices`: so many are of no use (`down`), may take no work (`cordoned`), are kept for a job
     (`spare`) or were not seen (`unseen`); the others are free for work. Who holds which is not said here."""
 
