@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli.commands import account, chaos, fleet, imports, job_parts, join_token, rank, recovery, request
+from controlplane.cli.commands import (
+    account,
+    chaos,
+    fleet,
+    imports,
+    job_parts,
+    join_token,
+    ledger,
+    rank,
+    recovery,
+    request,
+)
 from controlplane.cli.context import STATE, hint
 from controlplane.cli.exits import MEANINGS, CliError, Exit
 from controlplane.cli.output import note
@@ -30,6 +41,7 @@ for name, group in (
 ):  # fmt: skip
     app.add_typer(group, name=name)
 app.command("chaos")(chaos.chaos)
+app.command("ledger")(ledger.ledger)
 app.command("login")(account.login)
 app.command("password")(account.password)
 app.command("config")(account.show_config)

@@ -25,7 +25,7 @@ from controlplane.live import proof
 from controlplane.live.hub import event_message
 from controlplane.protocol.commands import SignedCommand
 from controlplane.protocol.frames import Order
-from controlplane.recovery import gauges
+from controlplane.recovery import gauges, ledger_gauges
 from controlplane.runtime import beats, bus, events, metrics
 from controlplane.runtime.clock import now, now_s
 from controlplane.runtime.models import Event
@@ -39,6 +39,7 @@ HEALTH_S = 2.0
 BEAT_S = 1.0
 SWEEP_S = 2.0
 GAUGES_S = 5.0
+LEDGER_S = 30.0
 EVENTS_A_READ = 500
 RELISTEN_S = 1.0
 WAKEUP_GAP_S = 0.005
@@ -204,7 +205,7 @@ async def tell_health(process: "WebProcess") -> None:
 
 async def beat(process: "WebProcess") -> None:
     """A row that says this process and the database work, and how late its loop runs."""
-    refreshed_at = -GAUGES_S
+    refreshed_at, counted_at = -GAUGES_S, -LEDGER_S
     lag = metrics.WorstLag("web")
     while True:
         if time.monotonic() - refreshed_at >= GAUGES_S:
@@ -213,6 +214,9 @@ async def beat(process: "WebProcess") -> None:
             await process.in_thread(gauges.refresh)
             await process.in_thread(flapping.settle)
             await process.in_thread(refusals.flush)
+        if time.monotonic() - counted_at >= LEDGER_S:
+            counted_at = time.monotonic()
+            await process.in_thread(ledger_gauges.refresh)
         begin = time.monotonic()
         await asyncio.sleep(BEAT_S)
         lag_s = max(0.0, time.monotonic() - begin - BEAT_S)

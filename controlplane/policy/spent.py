@@ -81,10 +81,11 @@ def begin(began_s: float) -> Spent:
     return Spent(began_s=began_s, at_s=began_s, saves_until_s=began_s)
 
 
-def count(spent: Spent, commit: Commit, pace: Pace) -> None:
-    """Take one commit in, as `pace.count` does; `pace` after it. Told again, or older: nothing changes."""
+def count(spent: Spent, commit: Commit, pace: Pace) -> Gap | None:
+    """Take one commit in, as `pace.count` does; `pace` after it. Returns the gap that it ends. Told again, or older:
+    nothing changes."""
     if (commit.attempt, commit.step) <= (spent.attempt, spent.step):
-        return
+        return None
     best_s = best_step_s(pace)
     kind = _kind(spent, commit, best_s)
     gap = Gap(from_s=spent.at_s, until_s=commit.at_s, kind=kind, new_steps=max(0, commit.kept - spent.top))
@@ -94,6 +95,7 @@ def count(spent: Spent, commit: Commit, pace: Pace) -> None:
     spent.steps = spent.steps | {kind: spent.steps.get(kind, 0) + gap.new_steps}
     spent.top = max(spent.top, commit.kept)
     spent.attempt, spent.step, spent.epoch, spent.at_s = commit.attempt, commit.step, commit.epoch, commit.at_s
+    return gap
 
 
 def _kind(spent: Spent, commit: Commit, best_s: float | None) -> str:

@@ -29,6 +29,7 @@ from controlplane.policy import stepped
 from controlplane.policy.pace import Pace
 from controlplane.policy.spent import Spent, begin
 from controlplane.policy.stepped import ClockSet
+from controlplane.recovery import ledger_rows
 from controlplane.recovery.counts import counted
 from controlplane.recovery.models import Incident, KeptCheckpoint, MarkedLines, Recomputation, Request
 from controlplane.recovery.steps import add_saves
@@ -80,6 +81,7 @@ def move(step_s: float, *, set_s: float, since_s: float | None = None, up_s: flo
     with events.unit_of_work():
         paces = ClockSet(step_s=step_s, since_s=min(since_s, set_s - SEEN_WITHIN_S), now_s=now_s())
         moved += _move_paces(paces)
+        ledger_rows.move(paces)
         _write_down(step_s, since_s, up_s, under_way=_under_way(paces))
         for model, column in MOVED:
             old = Q(**{f"{column}__lt" if step_s > 0.0 else f"{column}__gt": at})

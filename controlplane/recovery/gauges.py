@@ -33,18 +33,18 @@ SUSPECTS, ACTS = "suspect_devices", "recent_acts"
 
 def refresh() -> None:
     """A dozen queries; called every few seconds."""
-    _replace(metrics.JOBS, jobs.counts_by_state())
-    _replace(metrics.NODES, fleet.counts_by_state())
-    _replace(metrics.GPUS, fleet.device_counts())
-    _replace(metrics.BREAKER, breaker())
+    replace(metrics.JOBS, jobs.counts_by_state())
+    replace(metrics.NODES, fleet.counts_by_state())
+    replace(metrics.GPUS, fleet.device_counts())
+    replace(metrics.BREAKER, breaker())
     pending, oldest_s = outbox_numbers()
     metrics.OUTBOX_PENDING.set(pending)
     metrics.OUTBOX_OLDEST.set(oldest_s or 0.0)
     metrics.DEAD_LETTERS_WAITING.set(deadletter.waiting_count())
     found = list(rates(Job.objects.exclude(state__in=ENDED)))
-    _replace(metrics.EFFECTIVE, {rate.job.id: rate.ettr for rate in found})
-    _replace(metrics.PRODUCTIVITY, {rate.job.id: rate.productivity for rate in found})
-    _replace(metrics.CHECKPOINT_AGE, checkpoint_ages_s(found))
+    replace(metrics.EFFECTIVE, {rate.job.id: rate.ettr for rate in found})
+    replace(metrics.PRODUCTIVITY, {rate.job.id: rate.productivity for rate in found})
+    replace(metrics.CHECKPOINT_AGE, checkpoint_ages_s(found))
     metrics.CHECKPOINT_LIMIT.set(settings.CHECKPOINT_OLD_S)
     metrics.REFRESHED.set(now_s())
     metrics.SINCE_REFRESH.note()
@@ -82,7 +82,7 @@ def checkpoint_ages_s(found: list[JobRate]) -> dict[str, float | None]:
     return {rate.job.id: checkpoint_age_s(committed[rate.job.id], rate.first, steps) for rate in found}
 
 
-def _replace(gauge: Gauge, values: dict[str, float | None] | dict[str, int] | dict[str, float]) -> None:
+def replace(gauge: Gauge, values: dict[str, float | None] | dict[str, int] | dict[str, float]) -> None:
     """Set each series of a gauge with one label; those that are not named, or None, end. One by one: a
     scrape in between finds the others."""
     known = {name: value for name, value in values.items() if value is not None}

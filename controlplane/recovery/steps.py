@@ -18,12 +18,13 @@ from django.db.models import F, Sum
 from controlplane.jobs.models import Job, JobPace, Rank, Replica, StepRecord
 from controlplane.jobs.numbers import pace_of, spec_of, spent_of
 from controlplane.jobs.present import step_point
+from controlplane.policy.ledger.runs import Saved
 from controlplane.policy.pace import Commit, Pace, count
 from controlplane.policy.signals.nodes import NodeSilent
 from controlplane.policy.spent import Spent, begin
-from controlplane.policy.spent import count as count_spent
 from controlplane.protocol.rank import StepReport
 from controlplane.protocol.spec import Parallelism, micro_batch_count, ranks_per_replica
+from controlplane.recovery import ledger_runs
 from controlplane.recovery.models import Signal, ViewRow
 from controlplane.recovery.signals import tell_silence
 from controlplane.runtime import metrics, windows
@@ -113,6 +114,7 @@ class StepMerge:
         if spent is None and first is not None and pace.attempt == 0:
             spent = begin(windows.present(first.started_at, set_by).timestamp())
         gpus = {epoch: self._gpus(job, row) for epoch, row in {row.epoch: row for row in new}.items()}
+        gone = ledger_runs.Gaps(job)
         for row in sorted(new, key=lambda row: (row.attempt, row.step)):
             commit = Commit(
                 attempt=row.attempt,
@@ -125,10 +127,10 @@ class StepMerge:
             )
             count(pace, commit)
             if spent is not None:
-                count_spent(spent, commit, pace)
+                gone.count(spent, commit, pace)
         kept = {"pace": msgspec.to_builtins(pace, str_keys=True)}
         if spent is not None:
-            add_saves(job, spent)
+            gone.write(add_saves(job, spent))
             kept["spent"] = msgspec.to_builtins(spent)
         JobPace.objects.update_or_create(job=job, defaults=kept)
 
@@ -154,16 +156,20 @@ def _tell_commits(new: list[StepRecord]) -> None:
             tell_silence(str(job_id), str(node_id))
 
 
-def add_saves(job: Job, spent: Spent, *, all_until_s: float | None = None) -> None:
+def add_saves(job: Job, spent: Spent, *, all_until_s: float | None = None) -> list[Saved]:
     """What saves that were committed since the last look held training up: those up to the newest step, or, as
-    the clock was set meanwhile and tells another time from now on, all of them until that moment of it."""
+    the clock was set meanwhile and tells another time from now on, all of them until that moment of it. Returns
+    them."""
     moments_s = (spent.saves_until_s, spent.at_s)
     since, until = (datetime.fromtimestamp(moment_s, tz=UTC) for moment_s in moments_s)
     saves = job.checkpoints.filter(committed_at__gt=since)
     saves = saves.filter(committed_at__lte=until) if all_until_s is None else saves
     counted = windows.of_clock_before(saves, since)
-    spent.saved_s += (saves.exclude(pk__in=counted) if counted else saves).aggregate(of=Sum("blocking_s"))["of"] or 0.0
+    saves = saves.exclude(pk__in=counted) if counted else saves
+    found = [Saved(at.timestamp(), of_s) for at, of_s in saves.values_list("committed_at", "blocking_s") if of_s]
+    spent.saved_s += sum(save.blocking_s for save in found)
     spent.saves_until_s = max(spent.saves_until_s, spent.at_s) if all_until_s is None else all_until_s
+    return found
 
 
 def _add_trained(job: Job, more_s: float) -> None:

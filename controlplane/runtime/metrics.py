@@ -68,6 +68,21 @@ CHECKPOINT_AGE = Gauge(
 CHECKPOINT_LIMIT = Gauge(
     "holdfast_checkpoint_age_limit_seconds", "An older one is alarming (HOLDFAST_CHECKPOINT_OLD_S).", registry=FLEET
 )
+WORK_AT_RISK = Gauge(
+    "holdfast_job_work_at_risk_seconds",
+    "Training that a job would repeat if everything stopped now: steps since its newest good checkpoint x a step.",
+    ["job_id"],
+    registry=FLEET,
+)
+GPU_TIME = Gauge(
+    "holdfast_gpu_time_seconds",
+    "GPU-seconds of the newest hour that is judged, by class of the ledger; all known device time together.",
+    ["class"],
+    registry=FLEET,
+)
+GPU_QUEUED = Gauge(
+    "holdfast_gpu_queued_seconds", "GPU-seconds of that hour that jobs asked for and did not hold.", registry=FLEET
+)
 OUTBOX_PENDING = Gauge("holdfast_outbox_pending", "Commands not yet acknowledged.", registry=FLEET)
 OUTBOX_OLDEST = Gauge("holdfast_outbox_oldest_seconds", "Age of the oldest of them.", registry=FLEET)
 LOOP_LAG = Gauge("holdfast_loop_lag_seconds", "Worst lag of a loop in the last 30 s.", ["loop"])

@@ -13,7 +13,18 @@ from controlplane.protocol import rest
 from controlplane.sdk import calls, retry, sse
 from controlplane.sdk.calls import API, Call, Page
 from controlplane.sdk.errors import SdkError, UnavailableError, error_for
-from controlplane.sdk.resources import Audit, Decisions, Demo, Incidents, Jobs, JoinTokens, Nodes, Requests, Tokens
+from controlplane.sdk.resources import (
+    Audit,
+    Decisions,
+    Demo,
+    Incidents,
+    Jobs,
+    JoinTokens,
+    Ledger,
+    Nodes,
+    Requests,
+    Tokens,
+)
 
 
 class AsyncClient:
@@ -37,7 +48,7 @@ class AsyncClient:
         group = (self.run, self._iterate, self.watch)
         self.jobs, self.nodes, self.incidents = Jobs(*group), Nodes(*group), Incidents(*group)
         self.decisions, self.tokens, self.demo = Decisions(*group), Tokens(*group), Demo(*group)
-        self.join_tokens = JoinTokens(*group)
+        self.join_tokens, self.ledger = JoinTokens(*group), Ledger(*group)
         self.audit, self.requests = Audit(*group), Requests(*group)
 
     async def __aenter__(self) -> "AsyncClient":

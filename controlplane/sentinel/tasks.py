@@ -6,7 +6,7 @@ from django.conf import settings
 from controlplane.access import gate
 from controlplane.access.sessions import SessionStore
 from controlplane.dispatch.services import forget_finished
-from controlplane.recovery import deadletter, sweep, torch_analysis
+from controlplane.recovery import deadletter, ledger_pass, sweep, torch_analysis
 from controlplane.recovery.diagnostics import forget_scheduled
 from controlplane.recovery.forgetting import forget_events
 from controlplane.runtime import beats, exporter
@@ -28,6 +28,12 @@ def opinions() -> None:
     torch_analysis.add_missing()
 
 
+@shared_task(name="controlplane.sentinel.tasks.ledger", ignore_result=True)
+def ledger() -> None:
+    """Bring the GPU-second ledger up to now."""
+    ledger_pass.build()
+
+
 @shared_task(name="controlplane.sentinel.tasks.canary", ignore_result=True)
 def canary() -> None:
     """The worker's sign of life: this very task was carried out. A row for each worker: its port tells
@@ -45,6 +51,8 @@ def retention() -> None:
     forget_scheduled(settings.RETENTION_DAYS * DAY_S)
     forget_finished(settings.RETENTION_DAYS * DAY_S)
     deadletter.forget(settings.RETENTION_DAYS * DAY_S)
+    if settings.LEDGER_RETENTION_DAYS:
+        ledger_pass.forget(settings.LEDGER_RETENTION_DAYS * DAY_S)
     beats.forget_old()
     gate.forget_old()
     SessionStore.clear_expired()

@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from pytest_django.fixtures import Settings
 
+from controlplane.recovery import ledger_pass
 from tests.e2e.browser import COLOURS, Complaints, Target, axe_violations, picture, sign_in
 from tests.e2e.rows import crowd, lived
 from tests.integration.backend.builders import make_fleet, run_job
@@ -52,9 +53,11 @@ def page(real: Target, chromium: Browser, place: str) -> Iterator[Page]:
 FIXED = {
     "overview": "/", "overview-table": "/?map=table", "overview-job": "/?colour=job", "jobs": "/jobs",
     "submit": "/jobs/new", "incidents": "/incidents", "nodes": "/nodes", "not-found": "/nowhere",
+    "ledger": "/ledger", "ledger-job": "/ledger?by=job&window=1h",
 }  # fmt: skip
 # What a reader must find there, and what would be untrue.
 SAID = {
+    "ledger": ("Every second of every device, once", "free, and no job took it"),
     "job-spec": ("apiVersion", "allow_faults"),
     "incident-lost": ("the job failed", "The job failed, so there is no recovery to certify."),
     "incident-red": ("accepted from an old incarnation",),
@@ -116,6 +119,7 @@ def look_in_the_dark(page: Page, name: str) -> None:
 
 def test_every_page_of_a_fleet_that_has_seen_something(real: Target, chromium: Browser) -> None:
     addresses = FIXED | lived(make_fleet(FLEET))
+    ledger_pass.build()
     for place in PLACES:
         with opened(chromium, real, place) as page:
             for name, path in addresses.items():

@@ -132,6 +132,9 @@ OUTER_TIMEOUT_S = ENV.outer_timeout_s
 CHUNK_S = ENV.chunk_s
 RETENTION_DAYS = ENV.retention_days
 EVENT_RETENTION_DAYS = ENV.event_retention_days
+LEDGER_RETENTION_DAYS = ENV.ledger_retention_days
+GPU_HOUR_PRICE = ENV.gpu_hour_price
+GPU_HOUR_CURRENCY = ENV.gpu_hour_currency
 CHECKPOINT_OLD_S = ENV.checkpoint_old_s
 NODE_KEY_DAYS = ENV.node_key_days
 BIND = ENV.bind
@@ -168,6 +171,7 @@ CELERY_BEAT_SCHEDULE_FILENAME = str(STATE_DIR / "celerybeat-schedule")
 CELERY_BEAT_SCHEDULE = {
     "tick": {"task": "controlplane.sentinel.tasks.tick", "schedule": 1.0, "options": {"expires": 2}},
     "canary": {"task": "controlplane.sentinel.tasks.canary", "schedule": 5.0, "options": {"expires": 10}},
+    "ledger": {"task": "controlplane.sentinel.tasks.ledger", "schedule": 5.0, "options": {"expires": 5}},
     "opinions": {"task": "controlplane.sentinel.tasks.opinions", "schedule": 10.0, "options": {"expires": 10}},
     "retention": {"task": "controlplane.sentinel.tasks.retention", "schedule": crontab(minute="17")},
 }

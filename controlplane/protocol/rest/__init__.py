@@ -60,6 +60,7 @@ from controlplane.protocol.rest.jobs import (
     Step,
     Wall,
 )
+from controlplane.protocol.rest.ledger import Ledger, LedgerClass, LedgerRow
 from controlplane.protocol.rest.queue import JobQueue, QueuedJob, QueuedPreemption, QueuedSpared
 from controlplane.protocol.rest.recovery import (
     Alternative,
@@ -114,6 +115,9 @@ __all__ = [
     "JobSpeed",
     "JoinToken",
     "Layout",
+    "Ledger",
+    "LedgerClass",
+    "LedgerRow",
     "Log",
     "Me",
     "Node",

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from controlplane.protocol import states
+from controlplane.protocol import ledger, states
 
 
 def _one_of(words: type[StrEnum], *more: str) -> Any:
@@ -28,6 +28,8 @@ EttrBasis = Annotated[str, _one_of(states.EttrBasis)]
 RequestKind = Annotated[str, _one_of(states.RequestKind)]
 RequestState = Annotated[str, _one_of(states.RequestState)]
 Verdict = Annotated[str, _one_of(states.Verdict)]
+TimeClass = Annotated[str, _one_of(ledger.TimeClass)]
+CauseKind = Annotated[str, _one_of(ledger.CauseKind)]
 CertificateState = Annotated[str, Meta(extra_json_schema={"enum": ["pending", "green", "red", "incomplete"]})]
 LetterState = Annotated[str, Meta(extra_json_schema={"enum": ["waiting", "replayed", "discarded"]})]
 Capabilities = dict[str, str]

@@ -457,6 +457,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/jobs/{job_id}/ledger": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Where the seconds of a job's devices went
+         * @description Every second of the devices that it held, and what it queued for beside them.
+         */
+        get: operations["controlplane_api_routers_ledger_get_job_ledger"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs/{job_id}/logs": {
         parameters: {
             query?: never;
@@ -802,6 +822,26 @@ export interface paths {
          * @description At once and for good; nodes that enrolled with it stay.
          */
         post: operations["controlplane_api_routers_identity_revoke_join_token"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/ledger": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Where the seconds of all devices went
+         * @description Every second of every device in exactly one class, with its cause; of the fleet, a project, a job or a node.
+         */
+        get: operations["controlplane_api_routers_ledger_get_ledger"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -2038,6 +2078,55 @@ export interface components {
             with_sentence: boolean;
         };
         /**
+         * FleetLedgerQuery
+         * @description Of the whole fleet, or of a part.
+         */
+        FleetLedgerQuery: {
+            /**
+             * By
+             * @description What each row is.
+             * @default class
+             * @enum {string}
+             */
+            by: "class" | "cause" | "job" | "node";
+            /**
+             * Job
+             * @description Only what this job held.
+             */
+            job?: string | null;
+            /**
+             * Limit
+             * @description Rows, the largest first.
+             * @default 100
+             */
+            limit: number;
+            /**
+             * Node
+             * @description Only devices of this node.
+             */
+            node?: string | null;
+            /**
+             * Project
+             * @description Only what jobs of this project held.
+             */
+            project?: string | null;
+            /**
+             * Since
+             * @description Not before this instant, at most 400 days before `until`.
+             */
+            since?: string | null;
+            /**
+             * Until
+             * @description Not after this instant; now where not given.
+             */
+            until?: string | null;
+            /**
+             * Window S
+             * @description Seconds before `until`; a week where `since` is not given either.
+             */
+            window_s?: number | null;
+        };
+        /**
          * Gap
          * @description Between these two moments nothing was observed.
          */
@@ -2499,6 +2588,98 @@ export interface components {
             replica_dp: number;
             tp: number;
             vp: number;
+        };
+        /**
+         * Ledger
+         * @description Every second of every device between `since` and `until` in exactly one class: `classes` sum to `known_gpu_s`,
+         *         and so do all `rows` (the largest are there, `left_out` are not). Nothing later than `judged_until` is judged yet
+         *         (null: nothing was), nothing from before `known_since` is known. `restated_gpu_s`: in stretches that a late fact
+         *         changed after they were first shown. `queued_gpu_s` is demand beside the ledger. `ettr`: productive GPU-seconds over
+         *         full strength x time since the first attempt of all jobs (null: none has a figure). `price` of a GPU-hour in
+         *         `currency`; null: not set. A rest of some class below 0: the undisturbed step was taken a little too long.
+         */
+        Ledger: {
+            as_of_seq: number;
+            by: string;
+            classes: components["schemas"]["LedgerClass"][];
+            currency: string | null;
+            ettr: number | null;
+            judged_until: string | null;
+            known_gpu_s: number;
+            known_since: string | null;
+            left_out: number;
+            price: number | null;
+            queued_gpu_s: number;
+            restated_gpu_s: number;
+            rows: components["schemas"]["LedgerRow"][];
+            since: string;
+            until: string;
+        };
+        /**
+         * LedgerClass
+         * @description GPU-seconds of one class; `share` of all that is known in the window; `money` at the price that is set (null:
+         *         none is).
+         */
+        LedgerClass: {
+            gpu_s: number;
+            money: number | null;
+            /** @enum {string} */
+            of: "productive" | "degraded" | "checkpoint" | "stall" | "recovery" | "lost_work" | "preempted" | "idle_spare" | "idle" | "cordoned" | "down" | "not_observed";
+            share: number;
+        };
+        /**
+         * LedgerQuery
+         * @description Which span: from `since` (or the last `window_s` seconds) until `until`; and by what its rows are.
+         */
+        LedgerQuery: {
+            /**
+             * By
+             * @description What each row is.
+             * @default class
+             * @enum {string}
+             */
+            by: "class" | "cause" | "job" | "node";
+            /**
+             * Limit
+             * @description Rows, the largest first.
+             * @default 100
+             */
+            limit: number;
+            /**
+             * Since
+             * @description Not before this instant, at most 400 days before `until`.
+             */
+            since?: string | null;
+            /**
+             * Until
+             * @description Not after this instant; now where not given.
+             */
+            until?: string | null;
+            /**
+             * Window S
+             * @description Seconds before `until`; a week where `since` is not given either.
+             */
+            window_s?: number | null;
+        };
+        /**
+         * LedgerRow
+         * @description One class, cause, job or node. `kind` of a cause; `id` of an incident, decision, job or node, or a reason in
+         *         words; `label` as people call it. `classes`: GPU-seconds by class. Of a job, else null: what it `queued` for beside
+         *         the ledger (devices it asked for and did not hold x time), and its effective time in the window (`ettr`).
+         */
+        LedgerRow: {
+            classes: {
+                [key: string]: number;
+            };
+            ettr: number | null;
+            gpu_s: number;
+            id: string;
+            /** @enum {string} */
+            kind: "" | "incident" | "decision" | "job" | "person" | "node";
+            label: string;
+            money: number | null;
+            queued_gpu_s: number | null;
+            share: number;
         };
         /**
          * LetterFilter
@@ -4234,6 +4415,7 @@ export type FaultValue = components['schemas']['FaultValue'];
 export type FieldError = components['schemas']['FieldError'];
 export type FirstFailure = components['schemas']['FirstFailure'];
 export type FleetEventQuery = components['schemas']['FleetEventQuery'];
+export type FleetLedgerQuery = components['schemas']['FleetLedgerQuery'];
 export type Gap = components['schemas']['Gap'];
 export type GarbageCollected = components['schemas']['GarbageCollected'];
 export type Health = components['schemas']['Health'];
@@ -4251,6 +4433,10 @@ export type JobSpec = components['schemas']['JobSpec'];
 export type JobSpeed = components['schemas']['JobSpeed'];
 export type JoinToken = components['schemas']['JoinToken'];
 export type Layout = components['schemas']['Layout'];
+export type Ledger = components['schemas']['Ledger'];
+export type LedgerClass = components['schemas']['LedgerClass'];
+export type LedgerQuery = components['schemas']['LedgerQuery'];
+export type LedgerRow = components['schemas']['LedgerRow'];
 export type LetterFilter = components['schemas']['LetterFilter'];
 export type LocalTier = components['schemas']['LocalTier'];
 export type Log = components['schemas']['Log'];
@@ -5256,6 +5442,47 @@ export interface operations {
             503: components["responses"]["Problem503"];
         };
     };
+    controlplane_api_routers_ledger_get_job_ledger: {
+        parameters: {
+            query?: {
+                /** @description What each row is. */
+                by?: "class" | "cause" | "job" | "node";
+                /** @description Seconds before `until`; a week where `since` is not given either. */
+                window_s?: number | null;
+                /** @description Not before this instant, at most 400 days before `until`. */
+                since?: string | null;
+                /** @description Not after this instant; now where not given. */
+                until?: string | null;
+                /** @description Rows, the largest first. */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Ledger"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
     controlplane_api_routers_job_parts_logs: {
         parameters: {
             query?: {
@@ -5903,6 +6130,51 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_ledger_get_ledger: {
+        parameters: {
+            query?: {
+                /** @description What each row is. */
+                by?: "class" | "cause" | "job" | "node";
+                /** @description Seconds before `until`; a week where `since` is not given either. */
+                window_s?: number | null;
+                /** @description Not before this instant, at most 400 days before `until`. */
+                since?: string | null;
+                /** @description Not after this instant; now where not given. */
+                until?: string | null;
+                /** @description Rows, the largest first. */
+                limit?: number;
+                /** @description Only what this job held. */
+                job?: string | null;
+                /** @description Only devices of this node. */
+                node?: string | null;
+                /** @description Only what jobs of this project held. */
+                project?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Ledger"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];

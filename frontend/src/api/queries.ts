@@ -153,6 +153,14 @@ export const decision = (id: string) =>
     refetchInterval: (query) => (live.paused ? false : query.state.data?.mode === "recommend" && query.state.data.capabilities["approve"] === "" ? 3_000 : POLL_MS),
   });
 
+/** What is counted moves with every step: read again, not pushed. */
+export const ledger = (by: Query<"/ledger">["by"], windowS: number, scope: Pick<Query<"/ledger">, "job" | "node">) =>
+  queryOptions({
+    queryKey: ["ledger", by, windowS, scope],
+    queryFn: ({ signal }) => get("/ledger", {}, { by, window_s: windowS, ...scope }, signal),
+    refetchInterval: every(POLL_MS),
+  });
+
 export const nodes = (q: string) => listOf(keys.nodes, "/nodes", {}, { q });
 
 /** Every node there is, for what is drawn whole: read to its end by `useFleet`. */

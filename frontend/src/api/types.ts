@@ -2,12 +2,12 @@
    `npm run types` makes from the server's own document. Quantities carry their unit last; null is
    "not reported" and is never shown as 0. Times are ISO-8601 UTC strings. */
 import type { paths } from "./openapi.gen";
-import type { Attempt, Checkpoint, Command, Fault, Incident, Job, Node, Rank, Replica } from "./openapi.gen";
+import type { Attempt, Checkpoint, Command, Fault, Incident, Job, LedgerClass, Node, Rank, Replica } from "./openapi.gen";
 
 export type {
   Accepted, Alternative, Attempt, Budget, Certificate, Check, Checkpoint, Command, DeadLetter, Decision, DecisionDetail, Device, DeviceLive,
   DeviceAround, DeviceSeries, DryRun, Event as EventItem, Fault as FaultKind, FirstFailure, Health, Incident, IncidentDetail, IncidentReadings, Job, JobDetail,
-  Layout, Log, Me, Node, NodeDetail, NotHeard, Overview, Part as HealthPart, Phase as IncidentPhase, QueuedJob, Rank, RankLive, RankSpeed, ReadingAround, Repeated,
+  Layout, Ledger, LedgerClass, LedgerRow, Log, Me, Node, NodeDetail, NotHeard, Overview, Part as HealthPart, Phase as IncidentPhase, QueuedJob, Rank, RankLive, RankSpeed, ReadingAround, Repeated,
   Replica, SectionTimeout, Signal, StackGroups, Step, FieldError as SpecFault,
 } from "./openapi.gen";
 export type JobState = Job["state"];
@@ -19,6 +19,7 @@ export type CheckpointState = Checkpoint["state"];
 export type IncidentState = Incident["state"];
 export type IncidentOutcome = Exclude<Incident["outcome"], "">;
 export type AttemptState = Attempt["state"];
+export type TimeClass = LedgerClass["of"];
 export type Target = Fault["needs"][number];
 export type Scalar = string | number | boolean | null;
 

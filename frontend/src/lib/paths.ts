@@ -8,6 +8,7 @@ export const paths = {
   incidents: () => "/incidents",
   incident: (id: string) => `/incidents/${id}`,
   decision: (id: string) => `/decisions/${id}`,
+  ledger: (query: Record<string, string> = {}) => `/ledger${Object.keys(query).length > 0 ? `?${new URLSearchParams(query)}` : ""}`,
   nodes: () => "/nodes",
   node: (id: string) => `/nodes/${id}`,
 };

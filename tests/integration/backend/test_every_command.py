@@ -75,6 +75,8 @@ holdfast job evict-replica first-light 0 --reason "its fan is loud"
 asked=$(holdfast request ls --kind evict -o name | sed -n 1p)
 holdfast request get "$asked"
 holdfast request withdraw "$asked" --reason "it has a new fan"
+holdfast ledger --since 7d --by cause --export ledger.csv
+holdfast ledger --job first-light --by job
 holdfast chaos
 """
 NODES = """

@@ -23,6 +23,9 @@ NAMES = {
     "holdfast_job_effective_time_ratio": ("gauge", ("job_id",)),
     "holdfast_checkpoint_age_seconds": ("gauge", ("job_id",)),
     "holdfast_checkpoint_age_limit_seconds": ("gauge", ()),
+    "holdfast_job_work_at_risk_seconds": ("gauge", ("job_id",)),
+    "holdfast_gpu_time_seconds": ("gauge", ("class",)),
+    "holdfast_gpu_queued_seconds": ("gauge", ()),
     "holdfast_outbox_pending": ("gauge", ()),
     "holdfast_outbox_oldest_seconds": ("gauge", ()),
     "holdfast_loop_lag_seconds": ("gauge", ("loop",)),
@@ -37,6 +40,7 @@ COUNTED_THINGS = {
 }  # fmt: skip
 OF_A_JOB = {
     "holdfast_job_effective_time_ratio", "holdfast_job_productivity_ratio", "holdfast_checkpoint_age_seconds",
+    "holdfast_job_work_at_risk_seconds",
 }  # fmt: skip
 WIDE = {"rank", "attempt", "replica", "incarnation", "node", "node_id", "device", "incident", "job"}
 

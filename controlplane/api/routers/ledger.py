@@ -1,0 +1,97 @@
+"""The GPU-second ledger."""
+
+from typing import Annotated, Literal
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Query, Router, Schema
+from pydantic import AwareDatetime, Field
+
+from controlplane.access.models import Scope
+from controlplane.api import pages
+from controlplane.api.auth import needs
+from controlplane.api.bodies import send
+from controlplane.api.edge import describe
+from controlplane.api.problems import Kind, Problem
+from controlplane.fleet import selectors as fleet
+from controlplane.jobs import selectors as jobs
+from controlplane.protocol import rest
+from controlplane.recovery import ledger_load
+from controlplane.recovery.ledger_view import ledger
+from controlplane.runtime.clock import now_s
+
+router = Router(tags=["ledger"], auth=needs(Scope.READ))
+
+WEEK_S = 7 * 86_400.0
+MAX_SPAN_S = 400 * 86_400.0
+
+
+class LedgerQuery(Schema):
+    """Which span: from `since` (or the last `window_s` seconds) until `until`; and by what its rows are."""
+
+    by: Annotated[Literal["class", "cause", "job", "node"], Field(description="What each row is.")] = "class"
+    window_s: Annotated[
+        float | None,
+        Field(ge=1, le=MAX_SPAN_S, description="Seconds before `until`; a week where `since` is not given either."),
+    ] = None
+    since: Annotated[
+        AwareDatetime | None, Field(description="Not before this instant, at most 400 days before `until`.")
+    ] = None
+    until: Annotated[AwareDatetime | None, Field(description="Not after this instant; now where not given.")] = None
+    limit: Annotated[int, Field(ge=1, le=pages.MAX_LIMIT, description="Rows, the largest first.")] = 100
+
+    def span(self) -> tuple[float, float]:
+        """Its two ends in Unix seconds. Raises Problem for a span that is none, or too long."""
+        until_s = now_s() if self.until is None else self.until.timestamp()
+        if until_s < MAX_SPAN_S:
+            raise _refused("until", "nothing was counted so long ago", "ask for a later instant")
+        if self.since is None:
+            return until_s - (self.window_s or WEEK_S), until_s
+        if self.window_s is not None:
+            raise _refused("window_s", "it says what `since` says too", "give one of the two")
+        since_s = self.since.timestamp()
+        if since_s >= until_s:
+            raise _refused("since", "it is not before `until`", "ask for an earlier instant")
+        if until_s - since_s > MAX_SPAN_S:
+            raise _refused("since", "more than 400 days before `until`", "ask for at most 400 days at once")
+        return since_s, until_s
+
+
+class FleetLedgerQuery(LedgerQuery):
+    """Of the whole fleet, or of a part."""
+
+    job: Annotated[str | None, Field(max_length=64, description="Only what this job held.")] = None
+    node: Annotated[str | None, Field(max_length=64, description="Only devices of this node.")] = None
+    project: Annotated[str | None, Field(max_length=63, description="Only what jobs of this project held.")] = None
+
+
+def _refused(name: str, message: str, fix: str) -> Problem:
+    fault = rest.FieldError(f"/query/{name}", message, fix)
+    return Problem(Kind.INVALID, "A parameter is not valid.", errors=[fault])
+
+
+@router.get(
+    "/ledger", summary="Where the seconds of all devices went", openapi_extra=describe(rest.Ledger, errors=(404, 422))
+)
+def get_ledger(request: HttpRequest, query: Query[FleetLedgerQuery]) -> HttpResponse:
+    """Every second of every device in exactly one class, with its cause; of the fleet, a project, a job or a node."""
+    scope = ledger_load.Scope(
+        job=jobs.job(query.job).id if query.job else "",
+        node=fleet.node(query.node).id if query.node else "",
+        project=query.project or "",
+    )
+    return _answer(scope, query)
+
+
+@router.get(
+    "/jobs/{rid:job_id}/ledger",
+    summary="Where the seconds of a job's devices went",
+    openapi_extra=describe(rest.Ledger, errors=(404, 422)),
+)
+def get_job_ledger(request: HttpRequest, job_id: str, query: Query[LedgerQuery]) -> HttpResponse:
+    """Every second of the devices that it held, and what it queued for beside them."""
+    return _answer(ledger_load.Scope(job=jobs.job(job_id).id), query)
+
+
+def _answer(scope: ledger_load.Scope, query: LedgerQuery) -> HttpResponse:
+    since_s, until_s = query.span()
+    return send(ledger(scope, by=query.by, since_s=since_s, until_s=until_s, limit=query.limit))
