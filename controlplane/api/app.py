@@ -12,6 +12,7 @@ from controlplane.api.routers import (
     identity,
     job_parts,
     jobs,
+    policy,
     ranks,
     recovery,
     requests,
@@ -25,7 +26,21 @@ def build() -> NinjaAPI:
     api = NinjaAPI(title="Holdfast", version="1", docs_url=None, openapi_url=None, urls_namespace="api")
     install(api)
     api.add_decorator(strict, mode="view")
-    for module in (session, audit, jobs, job_parts, ranks, recovery, requests, events, fleet, identity, series, demo):
+    for module in (
+        session,
+        audit,
+        jobs,
+        job_parts,
+        ranks,
+        recovery,
+        policy,
+        requests,
+        events,
+        fleet,
+        identity,
+        series,
+        demo,
+    ):
         api.add_router("", module.router)
     return api
 

@@ -108,6 +108,25 @@ class ReEnrol(Body, frozen=True, kw_only=True):
     ttl_s: Annotated[float, Meta(ge=10, le=7 * 86400)] = 3600.0
 
 
+class NewPolicy(Body, frozen=True, kw_only=True):
+    """A policy document as YAML or JSON `text`. `parent`: the newest version that its author knows, 0 where there is
+    none. `job_id`: of this job; "": the fleet's."""
+
+    text: Annotated[str, Meta(max_length=100_000)]
+    parent: Index
+    reason: Reason
+    job_id: Annotated[str, Meta(max_length=64)] = ""
+
+
+class PolicyRollback(Body, frozen=True, kw_only=True):
+    """Which version comes back (0: the defaults); the rest as in `NewPolicy`."""
+
+    to: Index
+    parent: Index
+    reason: Reason
+    job_id: Annotated[str, Meta(max_length=64)] = ""
+
+
 class NewFault(Body, frozen=True, kw_only=True):
     """A demo fault; which fields a kind needs is in GET /demo/faults. `value`: within what every order
     to an agent may carry."""

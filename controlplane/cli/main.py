@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli.commands import account, chaos, fleet, imports, job_parts, join_token, rank, recovery, request
+from controlplane.cli.commands import (
+    account,
+    chaos,
+    fleet,
+    imports,
+    job_parts,
+    join_token,
+    policy,
+    rank,
+    recovery,
+    request,
+)
 from controlplane.cli.context import STATE, hint
 from controlplane.cli.exits import MEANINGS, CliError, Exit
 from controlplane.cli.output import note
@@ -25,7 +36,7 @@ app = typer.Typer(
 )
 for name, group in (
     ("job", job_parts.app), ("rank", rank.app), ("node", fleet.node), ("gpu", fleet.gpu),
-    ("incident", recovery.incident), ("decision", recovery.decision), ("request", request.app),
+    ("incident", recovery.incident), ("decision", recovery.decision), ("request", request.app), ("policy", policy.app),
     ("token", account.token), ("join-token", join_token.app), ("import", imports.app),
 ):  # fmt: skip
     app.add_typer(group, name=name)

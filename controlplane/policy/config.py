@@ -110,6 +110,15 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     rule_modes: dict[str, Mode] = {}
 
     @property
+    def content(self) -> str:
+        """All of it as JSON: fields in their order, rows of tables sorted."""
+        ordered = {
+            "xid_overrides": {str(xid): self.xid_overrides[xid] for xid in sorted(self.xid_overrides)},
+            "rule_modes": {rule: self.rule_modes[rule] for rule in sorted(self.rule_modes)},
+        }
+        return msgspec.json.encode(msgspec.to_builtins(self, str_keys=True) | ordered).decode()
+
+    @property
     def version(self) -> str:
         """12 hex digits of the content; equal policies have equal versions."""
-        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:12]
+        return hashlib.sha256(self.content.encode()).hexdigest()[:12]

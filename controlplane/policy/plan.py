@@ -23,6 +23,8 @@ ORDERED = "ordered"
 """The reason code of what follows a person's order to evict: no failure, and not charged."""
 PREEMPTED = "preempted"
 """The reason code of an end for a job of higher priority, or because a person parked the job."""
+CAUTION = (Mode.OBSERVE, Mode.RECOMMEND, Mode.ENFORCE)
+"""The most careful first."""
 UNPAID = (ORDERED, UNFIT, PREEMPTED)
 """Reason codes of an end that is charged to no budget, nor is the attempt that follows it: a
 person's order, nodes that would start nothing, so that nothing ran, and a preemption."""
@@ -286,7 +288,7 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """One thing decided. `rule` is the file in policy/rules, `reason_code` stable,
     `sentence` for people. `routine` True: part of an orderly protocol (install a view,
     admit a joiner), shown folded in the UI. `key` deduplicates: the same key is applied
-    once per job. `mode` OBSERVE or RECOMMEND: recorded, not applied. `title`: the fault in at
+    once per job, see `taken_in`. `mode` OBSERVE or RECOMMEND: recorded, not applied. `title`: the fault in at
     most `titles.TITLE_MAX` characters, for lists; empty where the rule names none."""
 
     rule: str
@@ -302,6 +304,12 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     routine: bool = False
     mode: Mode = Mode.ENFORCE
     title: str = ""
+
+
+def taken_in(mode: Mode) -> tuple[Mode, ...]:
+    """In which a decision with the same key leaves nothing to do for one in this mode: where it went as far, or
+    further. What was only recorded is still to be carried out once its rule may act."""
+    return CAUTION[CAUTION.index(mode) :]
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

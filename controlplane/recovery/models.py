@@ -166,8 +166,8 @@ class Signal(models.Model):
 
 class Decision(models.Model):
     """One decision with all that is needed to replay it. `snapshot`: zstd of the msgpack
-    JobSnapshot, empty for looks on schedule, which come by the thousand; `key` once per job.
-    `job` None: decided for the fleet, from a FleetSnapshot; `key` once of all."""
+    JobSnapshot, empty for looks on schedule, which come by the thousand; `key` once per job and mode.
+    `job` None: decided for the fleet, from a FleetSnapshot; `key` once of all and mode."""
 
     id = models.CharField(primary_key=True, max_length=32)
     job = models.ForeignKey(Job, null=True, on_delete=models.CASCADE, related_name="decisions")
@@ -193,8 +193,8 @@ class Decision(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["job", "key"], name="decision_once"),
-            models.UniqueConstraint(fields=["key"], condition=Q(job=None), name="fleet_decision_once"),
+            models.UniqueConstraint(fields=["job", "key", "mode"], name="decision_once"),
+            models.UniqueConstraint(fields=["key", "mode"], condition=Q(job=None), name="fleet_decision_once"),
         ]
 
 

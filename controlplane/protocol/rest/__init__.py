@@ -60,6 +60,15 @@ from controlplane.protocol.rest.jobs import (
     Step,
     Wall,
 )
+from controlplane.protocol.rest.policy import (
+    Policy,
+    PolicyChange,
+    PolicyDiff,
+    PolicyField,
+    PolicyMeasure,
+    PolicyVersion,
+    RecordedPolicy,
+)
 from controlplane.protocol.rest.queue import JobQueue, QueuedJob, QueuedPreemption
 from controlplane.protocol.rest.recovery import (
     Alternative,
@@ -119,6 +128,12 @@ __all__ = [
     "Overview",
     "Part",
     "Phase",
+    "Policy",
+    "PolicyChange",
+    "PolicyDiff",
+    "PolicyField",
+    "PolicyMeasure",
+    "PolicyVersion",
     "Problem",
     "QueuedJob",
     "QueuedPreemption",
@@ -129,6 +144,7 @@ __all__ = [
     "RankScore",
     "RankSpeed",
     "ReadingAround",
+    "RecordedPolicy",
     "Replica",
     "Request",
     "RequestDetail",
