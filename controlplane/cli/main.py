@@ -17,6 +17,7 @@ from controlplane.cli.commands import (
     policy,
     rank,
     recovery,
+    replay,
     request,
 )
 from controlplane.cli.context import STATE, hint
@@ -40,6 +41,8 @@ for name, group in (
     ("token", account.token), ("join-token", join_token.app), ("import", imports.app),
 ):  # fmt: skip
     app.add_typer(group, name=name)
+policy.app.command("dry-run")(replay.dry_run)
+recovery.decision.command("replay")(replay.replay)
 app.command("chaos")(chaos.chaos)
 app.command("login")(account.login)
 app.command("password")(account.password)

@@ -57,9 +57,24 @@ holdfast policy versions
 holdfast policy diff 0
 holdfast policy set policy.yaml --reason "fewer evictions at night"
 holdfast policy rollback 0 --reason "as it was"
+holdfast policy dry-run policy.yaml --since 7d
+holdfast decision replay --since 7d
 ```
-Each takes `--job JOB`. The same in the [API](api.md) (`/policy`), the [Python client](sdk.md) (`client.policy`), and on
-the page "Policies".
+Each takes `--job JOB`. The same in the [API](api.md) (`/policy`), the [Python client](sdk.md) (`client.policy`).
+
+## Replay and dry run
+Every decision is stored with what the policy saw, so it can be made again. `holdfast decision replay` does so with
+the policy that decided, and compares byte for byte; it exits with 1 where one comes out otherwise, which means that a
+rule's code has changed since, or that a row was edited. `holdfast policy dry-run FILE` (and `decision replay --policy
+FILE`) makes each pass's decisions by the document instead: held, freed, instead, changed, dropped or added, with the
+acts that would have been carried out besides, those that would not, and what that costs by the decisions' own prices
+in GPU-seconds.
+
+What it cannot say: how the job would have gone on after another decision (the journal holds the moments that were,
+and the simulator does not begin at a recorded one), and what would have been decided at moments at which nothing was.
+Not compared, and counted with the reason: scheduled diagnostics, which keep no snapshot; decisions of releases that
+kept no policy; those for which the other policy asks for more of the fleet than was recorded. Snapshots of earlier
+shapes are read as today's (`controlplane/policy/upcast.py`, a fixture for each).
 """
 FIELDS_HEAD = """
 ## Fields

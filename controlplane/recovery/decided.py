@@ -4,7 +4,6 @@ fleet (`recovery.fleet_pass`) share. Carries nothing out."""
 from typing import Any
 
 import msgspec
-import zstandard
 
 from controlplane.changes.diagnostics import SCHEDULED
 from controlplane.jobs.models import Job
@@ -16,11 +15,10 @@ from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.states import Mode
 from controlplane.recovery.models import Decision
 from controlplane.recovery.present import decision_summary
+from controlplane.recovery.snapshots import packed
 from controlplane.runtime import events
 from controlplane.runtime.clock import now
 from controlplane.runtime.ids import new_id
-
-_pack = msgspec.msgpack.Encoder().encode
 
 
 def new_row(
@@ -52,7 +50,7 @@ def new_row(
         epoch_before=epoch,
         epoch_after=epoch,
         policy_version=config.version,
-        snapshot=b"" if decision.rule == SCHEDULED else zstandard.compress(_pack(snapshot)),
+        snapshot=b"" if decision.rule == SCHEDULED else packed(snapshot),
         decide_s=decide_s,
         key=decision.key[:200],
     )

@@ -33,6 +33,14 @@ class Policy(_Group):
         body = {"text": text, "parent": parent, "reason": reason, "job_id": job_id}
         return self._run(calls.post("/policy:put", body, rest.PolicyVersion))
 
+    def replay(
+        self, *, since_s: float, text: str | None = None, job_id: str = "", cursor: str = "", limit: int = 500
+    ) -> Any:
+        """One page of the journal made again, as a PolicyReplay: by the policies that decided, or by the document
+        `text`. `cursor`: its `next`."""
+        body = {"since_s": since_s, "text": text, "job_id": job_id, "cursor": cursor, "limit": limit}
+        return self._run(calls.post("/policy:replay", body, rest.PolicyReplay))
+
     def rollback(self, to: int, *, parent: int, reason: str, job_id: str = "") -> Any:
         """Bring version `to` back (0: the defaults), as a new PolicyVersion."""
         body = {"to": to, "parent": parent, "reason": reason, "job_id": job_id}

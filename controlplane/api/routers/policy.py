@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+import msgspec
 from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Schema
 from pydantic import Field
@@ -18,12 +19,16 @@ from controlplane.policies import present, selectors, services
 from controlplane.policies.models import FLEET
 from controlplane.policies.services import Edit
 from controlplane.policies.text import document_of
+from controlplane.policy.document import Change, config_of, narrowed
+from controlplane.policy.document import changes as changes_of
 from controlplane.protocol import rest
+from controlplane.recovery import replay, replay_view
 from controlplane.recovery.ground import ground
 from controlplane.runtime.events import newest_seq
 
 router = Router(tags=["policy"], auth=needs(Scope.READ))
 JobId = Annotated[str, Field(max_length=64, description="Of this job; without it the fleet's.")]
+REPLAY = "replay"
 Number = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
@@ -118,6 +123,37 @@ def rollback(request: HttpRequest) -> HttpResponse:
         return Effect(data=present.version(services.rollback(_job(body.job_id), body.to, edit)), status=201)
 
     return once(request, effect)
+
+
+@router.post(
+    "/policy:replay",
+    summary="Make recorded decisions again",
+    auth=needs(Scope.OPERATE),
+    openapi_extra=describe(rest.PolicyReplay, body=bodies.ReplayPolicy, errors=(404, 415, 422)),
+)
+def replay_journal(request: HttpRequest) -> HttpResponse:
+    """A page of the journal, oldest first: each decision by the policy that made it, which gives the same bytes
+    unless a rule's code has changed, or by a candidate (`text`): what would have been decided otherwise, and its
+    price. Nothing is stored or carried out."""
+    body = bodies.read(request, bodies.ReplayPolicy)
+    job = _job(body.job_id)
+    after = pages.decode(body.cursor or None, REPLAY) or ""
+    candidate, changes = _candidate(job, body.text) if body.text is not None else (None, ())
+    page = replay.replay(since_s=body.since_s, after=after, limit=body.limit, job=job, candidate=candidate)
+    following = pages.encode(page.after, REPLAY) if page.after is not None else None
+    return send(replay_view.page(page) | {"changes": msgspec.to_builtins(changes), "next": following})
+
+
+def _candidate(job: Job | None, text: str) -> tuple[replay.Candidate, tuple[Change, ...]]:
+    """What a document would put in force, and what that changes. Raises Invalid."""
+    document = services.accepted(job, document_of(text), ground())
+    if job is None:
+        config = config_of(document)
+        return replay.candidate_of(config), changes_of(selectors.of_fleet(), config)
+    of_fleet = selectors.of_fleet()
+    return replay.candidate_of(of_fleet, dict(document)), changes_of(
+        selectors.of_job(job.pk), narrowed(of_fleet, document)
+    )
 
 
 def _job(job_id: str) -> Job | None:

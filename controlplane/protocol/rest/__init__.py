@@ -66,8 +66,11 @@ from controlplane.protocol.rest.policy import (
     PolicyDiff,
     PolicyField,
     PolicyMeasure,
+    PolicyReplay,
     PolicyVersion,
     RecordedPolicy,
+    ReplayDifference,
+    ReplayedDecision,
 )
 from controlplane.protocol.rest.queue import JobQueue, QueuedJob, QueuedPreemption
 from controlplane.protocol.rest.recovery import (
@@ -133,6 +136,7 @@ __all__ = [
     "PolicyDiff",
     "PolicyField",
     "PolicyMeasure",
+    "PolicyReplay",
     "PolicyVersion",
     "Problem",
     "QueuedJob",
@@ -145,6 +149,8 @@ __all__ = [
     "RankSpeed",
     "ReadingAround",
     "RecordedPolicy",
+    "ReplayDifference",
+    "ReplayedDecision",
     "Replica",
     "Request",
     "RequestDetail",

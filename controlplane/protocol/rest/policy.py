@@ -82,6 +82,45 @@ class PolicyDiff(Answer, frozen=True, kw_only=True):
     changes: list[PolicyChange]
 
 
+class ReplayedDecision(Answer, frozen=True, kw_only=True):
+    """What was decided, or would be. `cost_gpu_s`: GPU-seconds that its rule expected it to cost; null: no price."""
+
+    rule: str
+    choice: str
+    mode: str
+    sentence: str
+    cost_gpu_s: float | None
+
+
+class ReplayDifference(Answer, frozen=True, kw_only=True):
+    """A decision that comes out otherwise. `kind`: differs (by its own policy: `fields` are not the same), or by a
+    candidate held, freed, instead, changed, dropped, or added, which the pass of `decision_id` did not decide; `key`
+    names it in its job. `before` is what was recorded, `after` what comes of it now; null: nothing."""
+
+    decision_id: str
+    job_id: str | None
+    job_name: str | None
+    at: str
+    kind: str
+    key: str
+    fields: list[str]
+    before: ReplayedDecision | None
+    after: ReplayedDecision | None
+
+
+class PolicyReplay(Answer, frozen=True, kw_only=True):
+    """One page of the journal made again: `replayed` decisions, `equal` of which came out byte for byte the same;
+    `left_out` by reason. `changes`: what the candidate changes in what is in force. `next`: where the next page
+    begins; null: this was the last."""
+
+    replayed: int
+    equal: int
+    differences: list[ReplayDifference]
+    left_out: dict[str, int]
+    changes: list[PolicyChange]
+    next: str | None
+
+
 class RecordedPolicy(Answer, frozen=True, kw_only=True):
     """The whole policy behind the version that a decision carries, as what differs from this release's defaults.
     `numbers`: the fleet's documents that made it."""

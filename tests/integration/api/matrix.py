@@ -91,6 +91,7 @@ OPERATIONS: dict[str, Row] = {
     "GET /policy/diff": Row("read"),
     "GET /policy/recorded/{version}": Row("read"),
     "POST /policy:put": Row("admin", {"text": "{}", "parent": 0, "reason": "r"}),
+    "POST /policy:replay": Row("operate", {"since_s": 60}),
     "POST /policy:rollback": Row("admin", {"to": 0, "parent": 0, "reason": "r"}),
     "GET /nodes/{node_id}/series": Row("read"),
     "GET /nodes/{node_id}/dead-letters": Row("operate"),

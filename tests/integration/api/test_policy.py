@@ -2,13 +2,16 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from controlplane.jobs.models import Job
 from controlplane.policies import selectors
 from controlplane.policy.document import DEFAULT
+from controlplane.protocol import rest
 from tests.integration.api.conftest import SPEC, make_node
 from tests.integration.api.world import running_job
+from tests.integration.backend.builders import job_that_lost_a_rank
 
 pytestmark = pytest.mark.django_db
 TEXT = "lease_s: 20\nmax_acts: 9\nxid_overrides:\n  63: ignore\nrule_modes:\n  straggler: observe\n"
@@ -21,6 +24,13 @@ def body(text: str, parent: int = 0, **more: Any) -> dict[str, Any]:
 @pytest.fixture
 def job(db: None) -> Job:
     return running_job([make_node("node-1"), make_node("node-2")], SPEC)
+
+
+@pytest.fixture
+def lost(db: None, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """A job that lost a replica, with the decisions that were really made."""
+    monkeypatch.setattr("controlplane.recovery.health_gate.is_blind", lambda: False)
+    return job_that_lost_a_rank()[1]
 
 
 def test_without_a_document_every_field_has_its_default_and_says_where_that_comes_from(caller: Any) -> None:
@@ -113,6 +123,41 @@ def test_two_versions_are_compared_and_one_is_brought_back(caller: Any) -> None:
     assert back.status_code == 201
     assert (back.json()["number"], back.json()["restores"]) == (3, 1)
     assert admin.get("/policy/diff?before=1&after=3").json()["changes"] == []
+
+
+def test_a_dry_run_stores_nothing_and_says_what_would_be_decided_otherwise(caller: Any, lost: Job) -> None:
+    operator = caller("operate")
+    hold = {"since_s": 3600, "text": "rule_modes: {replica_failure: recommend}"}
+    whole = operator.post("/policy:replay", hold).json()
+    (held,) = whole["differences"]
+    assert (held["kind"], held["before"]["choice"], held["job_name"]) == ("held", "evict_and_replace", lost.name)
+    assert held["after"]["mode"] == "recommend" and held["before"]["cost_gpu_s"] is not None
+    assert whole["changes"] == [{"field": "rule_modes.replica_failure", "before": None, "after": "recommend"}]
+    assert selectors.of_fleet() == DEFAULT and operator.get("/policy/versions").json()["total"] == 0
+    of_job = operator.post("/policy:replay", hold | {"job_id": lost.id}).json()
+    assert [each["kind"] for each in of_job["differences"]] == ["held"]
+    assert operator.post("/policy:replay", hold | {"text": "max_acts: 0"}).status_code == 422
+
+
+def test_a_replay_is_paged_and_equal(caller: Any, lost: Job) -> None:
+    operator, cursor, pages = caller("operate"), "", []
+    while True:
+        page = operator.post("/policy:replay", {"since_s": 3600, "limit": 2, "cursor": cursor}).json()
+        msgspec.convert(page, rest.PolicyReplay)
+        pages.append(page)
+        if page["next"] is None:
+            break
+        cursor = page["next"]
+    replayed = sum(page["replayed"] for page in pages)
+    assert len(pages) > 1 and replayed == sum(page["equal"] for page in pages) == lost.decisions.count()
+    assert operator.post("/policy:replay", {"since_s": 3600, "cursor": "x"}).status_code == 400
+
+
+def test_a_decision_that_was_edited_comes_out_otherwise(caller: Any, lost: Job) -> None:
+    lost.decisions.filter(rule="replica_failure").update(sentence="Other words.")
+    (differs,) = caller("operate").post("/policy:replay", {"since_s": 3600}).json()["differences"]
+    assert (differs["kind"], differs["fields"]) == ("differs", ["sentence"])
+    assert differs["before"]["sentence"] == "Other words." != differs["after"]["sentence"]
 
 
 def test_a_decisions_version_leads_to_its_policy(caller: Any, job: Job) -> None:

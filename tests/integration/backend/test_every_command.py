@@ -107,6 +107,8 @@ holdfast policy show --all
 holdfast policy set policy.yaml --reason "fewer at night"
 holdfast policy versions
 holdfast policy diff 0
+holdfast policy dry-run policy.yaml --since 1h
+holdfast decision replay --since 1h
 holdfast policy rollback 0 --reason "as it was"
 """
 SERVER = """

@@ -9,8 +9,11 @@ from django.contrib.auth.models import User
 
 from controlplane.access.services import create_api_token
 from controlplane.cli.exits import Exit
+from controlplane.jobs.models import Job
 from controlplane.policies import selectors
 from controlplane.policy.document import DEFAULT
+from controlplane.recovery.models import Decision
+from tests.integration.backend.builders import job_that_lost_a_rank
 from tests.integration.cli.conftest import World
 
 Run = Callable[..., Any]
@@ -68,6 +71,34 @@ def test_who_read_an_older_version_is_refused(admin: World, holdfast: Run) -> No
 def test_an_operator_reads_policies_and_changes_none(world: World, holdfast: Run) -> None:
     assert holdfast("policy", "show").code == Exit.OK
     assert holdfast("policy", "set", written("max_acts: 9\n")).code == Exit.AUTH
+
+
+@pytest.fixture
+def lost(world: World, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """A second job, that lost a replica by decisions that were really made."""
+    monkeypatch.setattr("controlplane.recovery.health_gate.is_blind", lambda: False)
+    return job_that_lost_a_rank()[1]
+
+
+def test_a_dry_run_says_what_would_have_been_held_and_its_price(world: World, holdfast: Run, lost: Job) -> None:
+    done = holdfast("policy", "dry-run", written("rule_modes: {replica_failure: observe}\n"), "--since", "1h")
+    assert done.code == Exit.OK, done.err
+    assert "rule_modes.replica_failure: - -> observe" in done.out
+    assert "It would have carried out fewer: evict_and_replace 1." in done.out
+    assert "GPU-seconds, of 1 that have one" in done.out
+    assert selectors.of_fleet() == DEFAULT
+    rows = holdfast("decision", "replay", "--policy", "policy.yaml", "--since", "1h", "-o", "json").json
+    assert (rows["fewer"], rows["more"]) == ({"evict_and_replace": 1}, {})
+
+
+def test_a_replay_exits_by_whether_all_came_out_equal(world: World, holdfast: Run, lost: Job) -> None:
+    Decision.objects.exclude(job=lost).delete()
+    equal = holdfast("decision", "replay", "--since", "1h")
+    assert equal.code == Exit.OK and "0 differ" in equal.out
+    lost.decisions.filter(rule="replica_failure").update(sentence="Other words.")
+    other = holdfast("decision", "replay", "--since", "1h")
+    assert other.code == Exit.NEGATIVE and "not the same: sentence" in other.out
+    assert holdfast("decision", "replay", "--since", "soon").code == Exit.USAGE
 
 
 def test_the_policy_of_a_decision_is_shown_by_its_version(admin: World, holdfast: Run) -> None:
