@@ -55,6 +55,7 @@ const PAGES = {
   incidents: () => import("./pages/IncidentsPage").then((module) => ({ Component: module.IncidentsPage })),
   incident: () => import("./pages/IncidentPage").then((module) => ({ Component: module.IncidentPage })),
   decision: () => import("./pages/DecisionPage").then((module) => ({ Component: module.DecisionPage })),
+  policies: () => import("./pages/PoliciesPage").then((module) => ({ Component: module.PoliciesPage })),
   nodes: () => import("./pages/NodesPage").then((module) => ({ Component: module.NodesPage })),
   node: () => import("./pages/NodePage").then((module) => ({ Component: module.NodePage })),
 };
@@ -83,6 +84,7 @@ export function makeRouter(): ReturnType<typeof createBrowserRouter> {
             { path: "incidents", lazy: () => retried(PAGES.incidents) },
             { path: "incidents/:id", lazy: () => retried(PAGES.incident) },
             { path: "decisions/:id", lazy: () => retried(PAGES.decision) },
+            { path: "policies", lazy: () => retried(PAGES.policies) },
             { path: "nodes", lazy: () => retried(PAGES.nodes) },
             { path: "nodes/:id", lazy: () => retried(PAGES.node) },
             { path: "*", element: <NotFound /> },

@@ -8,6 +8,7 @@ export const paths = {
   incidents: () => "/incidents",
   incident: (id: string) => `/incidents/${id}`,
   decision: (id: string) => `/decisions/${id}`,
+  policies: (job?: string) => `/policies${job ? `?job=${job}` : ""}`,
   nodes: () => "/nodes",
   node: (id: string) => `/nodes/${id}`,
 };
