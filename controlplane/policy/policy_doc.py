@@ -60,7 +60,8 @@ holdfast policy rollback 0 --reason "as it was"
 holdfast policy dry-run policy.yaml --since 7d
 holdfast decision replay --since 7d
 ```
-Each takes `--job JOB`. The same in the [API](api.md) (`/policy`), the [Python client](sdk.md) (`client.policy`).
+Each takes `--job JOB`. The same in the [API](api.md) (`/policy`), the [Python client](sdk.md) (`client.policy`), and on
+the page "Policies".
 
 ## Replay and dry run
 Every decision is stored with what the policy saw, so it can be made again. `holdfast decision replay` does so with
@@ -68,7 +69,7 @@ the policy that decided, and compares byte for byte; it exits with 1 where one c
 rule's code has changed since, or that a row was edited. `holdfast policy dry-run FILE` (and `decision replay --policy
 FILE`) makes each pass's decisions by the document instead: held, freed, instead, changed, dropped or added, with the
 acts that would have been carried out besides, those that would not, and what that costs by the decisions' own prices
-in GPU-seconds.
+in GPU-seconds; what it costs not to act is not in it.
 
 What it cannot say: how the job would have gone on after another decision (the journal holds the moments that were,
 and the simulator does not begin at a recorded one), and what would have been decided at moments at which nothing was.

@@ -117,9 +117,12 @@ def _say(whole: dict[str, Any], *, candidate: bool, since: str) -> None:
             listed = ", ".join(f"{choice} {number}" for choice, number in sorted(counts.items()))
             say(f"It would have carried out {word}: {listed}.")
     if candidate and whole["priced"]:
+        cost_s, of = whole["cost_gpu_s"], whole["priced"]
+        word = "less" if cost_s < 0 else "more"
         say(
-            f"By the decisions' own prices: {whole['cost_gpu_s']:+.0f} GPU-seconds, of {whole['priced']} that have one."
+            f"By their own prices the acts would have cost {abs(cost_s):.0f} GPU-seconds {word}, of {of} that have one;"
         )
+        say("what it costs not to act is not in this.")
     for each in whole["differences"][:SHOWN]:
         say(f"\n{each['at']}  {each['job_name'] or 'fleet'}  {each['kind']}  {each['decision_id']}")
         for side in ("before", "after"):

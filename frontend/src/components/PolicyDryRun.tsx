@@ -61,7 +61,7 @@ function Result({ result }: { result: DryRunResult }): ReactElement {
         {result.replayed} decisions: {result.equal} as they were, {differences.length} different.
         {Object.keys(fewer).length > 0 ? ` It would not have carried out: ${listed(fewer)}.` : ""}
         {Object.keys(more).length > 0 ? ` It would also have carried out: ${listed(more)}.` : ""}
-        {result.priced > 0 ? ` By the decisions' own prices ${cost > 0 ? "+" : ""}${cost} GPU-seconds.` : ""}
+        {result.priced > 0 ? ` By their own prices the acts would have cost ${Math.abs(cost)} GPU-seconds ${cost < 0 ? "less" : "more"}; what it costs not to act is not in this.` : ""}
       </p>
       {differences.length === 0 ? <Empty title="No recorded decision would be different" /> : <Table rows={differences.slice(0, SHOWN)} />}
       {differences.length > SHOWN ? <p className="muted">{differences.length - SHOWN} more; <code>holdfast policy dry-run</code> lists them all.</p> : null}

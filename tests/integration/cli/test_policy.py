@@ -85,7 +85,7 @@ def test_a_dry_run_says_what_would_have_been_held_and_its_price(world: World, ho
     assert done.code == Exit.OK, done.err
     assert "rule_modes.replica_failure: - -> observe" in done.out
     assert "It would have carried out fewer: evict_and_replace 1." in done.out
-    assert "GPU-seconds, of 1 that have one" in done.out
+    assert "GPU-seconds less, of 1 that" in done.out
     assert selectors.of_fleet() == DEFAULT
     rows = holdfast("decision", "replay", "--policy", "policy.yaml", "--since", "1h", "-o", "json").json
     assert (rows["fewer"], rows["more"]) == ({"evict_and_replace": 1}, {})
