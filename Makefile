@@ -92,6 +92,7 @@ generated: $(READY)
 	$(PY) -m controlplane.policy.states_doc --write
 	$(PY) -m controlplane.policy.signals_doc --write
 	$(PY) -m controlplane.policy.readings_doc --write
+	$(PY) -m controlplane.policy.policy_doc --write
 	$(PY) -m controlplane.protocol.doc --write
 	$(PY) -m controlplane.protocol.spec_schema --write
 	$(PY) -m controlplane.api.openapi --write

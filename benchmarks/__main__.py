@@ -26,6 +26,7 @@ BENCHMARKS = {
     "schedule": ("benchmarks.schedule", "the plan of the queue, pure and from rows"),
     "ledger": ("benchmarks.ledger", "the GPU-second ledger: 10,000 devices over 30 days, from rows"),
     "map": ("benchmarks.fleet_map", "the sentinel's look at the tables, by the size of the fleet and what changed"),
+    "replay": ("benchmarks.replay", "a recorded week decided again, byte for byte, and by a candidate"),
     "g14": ("benchmarks.g14_regret", "regret of the chosen way out of a failure, by roll-out"),
     "rejoin": ("benchmarks.rejoin", "a replica's restart, phase by phase"),
     "crashpoints": ("benchmarks.crashpoints", "kills during saves: the newest complete checkpoint loads"),

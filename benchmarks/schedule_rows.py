@@ -49,7 +49,7 @@ def _measure(repeats: int) -> Report:
     report.add("reading the queue", "ms", _timed(load_queue.waiting, repeats))
     report.add("reading the fleet", "ms", _timed(load_queue.load_fleet, repeats))
     queue, fleet = load_queue.waiting(), load_queue.load_fleet()
-    report.add("the plan", "ms", _timed(lambda: schedule(queue, fleet, load_queue.CONFIG, now_s()), repeats))
+    report.add("the plan", "ms", _timed(lambda: schedule(queue, fleet, load_queue.config(), now_s()), repeats))
     report.add("all of it: the place of the last", "ms", _timed(lambda: load_queue.place_of(last), repeats))
     Job.objects.filter(pk__in=[job.pk for job in jobs[:-1]]).update(state="cancelled")
     report.add("alone in the queue", "ms", _timed(lambda: load_queue.place_of(last), repeats))

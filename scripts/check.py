@@ -33,6 +33,7 @@ CHECKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("states doc", (PY, "-m", "controlplane.policy.states_doc", "--check")),
     ("signals doc", (PY, "-m", "controlplane.policy.signals_doc", "--check")),
     ("readings doc", (PY, "-m", "controlplane.policy.readings_doc", "--check")),
+    ("policy doc", (PY, "-m", "controlplane.policy.policy_doc", "--check")),
     ("protocol doc", (PY, "-m", "controlplane.protocol.doc", "--check")),
     ("job schema", (PY, "-m", "controlplane.protocol.spec_schema", "--check")),
     ("openapi", (PY, "-m", "controlplane.api.openapi", "--check")),

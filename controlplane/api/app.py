@@ -13,6 +13,7 @@ from controlplane.api.routers import (
     job_parts,
     jobs,
     ledger,
+    policy,
     ranks,
     recovery,
     requests,
@@ -27,8 +28,21 @@ def build() -> NinjaAPI:
     install(api)
     api.add_decorator(strict, mode="view")
     for module in (
-        session, audit, jobs, job_parts, ledger, ranks, recovery, requests, events, fleet, identity, series, demo,
-    ):  # fmt: skip
+        session,
+        audit,
+        jobs,
+        job_parts,
+        ledger,
+        ranks,
+        recovery,
+        policy,
+        requests,
+        events,
+        fleet,
+        identity,
+        series,
+        demo,
+    ):
         api.add_router("", module.router)
     return api
 

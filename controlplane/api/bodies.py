@@ -108,6 +108,36 @@ class ReEnrol(Body, frozen=True, kw_only=True):
     ttl_s: Annotated[float, Meta(ge=10, le=7 * 86400)] = 3600.0
 
 
+class NewPolicy(Body, frozen=True, kw_only=True):
+    """A policy document as YAML or JSON `text`. `parent`: the newest version that its author knows, 0 where there is
+    none. `job_id`: of this job; "": the fleet's."""
+
+    text: Annotated[str, Meta(max_length=100_000)]
+    parent: Index
+    reason: Reason
+    job_id: Annotated[str, Meta(max_length=64)] = ""
+
+
+class PolicyRollback(Body, frozen=True, kw_only=True):
+    """Which version comes back (0: the defaults); the rest as in `NewPolicy`."""
+
+    to: Index
+    parent: Index
+    reason: Reason
+    job_id: Annotated[str, Meta(max_length=64)] = ""
+
+
+class ReplayPolicy(Body, frozen=True, kw_only=True):
+    """The decisions of the last `since_s` seconds, from `cursor` on, at most `limit` of a page. `text`: by this
+    document of the fleet (`job_id` "") or of a job; null: each by its own policy, of this job or of all."""
+
+    since_s: Annotated[float, Meta(gt=0, le=366 * 86400)]
+    text: Annotated[str, Meta(max_length=100_000)] | None = None
+    job_id: Annotated[str, Meta(max_length=64)] = ""
+    cursor: Annotated[str, Meta(max_length=200)] = ""
+    limit: Annotated[int, Meta(ge=1, le=2000)] = 500
+
+
 class NewFault(Body, frozen=True, kw_only=True):
     """A demo fault; which fields a kind needs is in GET /demo/faults. `value`: within what every order
     to an agent may carry."""

@@ -15,8 +15,10 @@ from controlplane.cli.commands import (
     job_parts,
     join_token,
     ledger,
+    policy,
     rank,
     recovery,
+    replay,
     request,
 )
 from controlplane.cli.context import STATE, hint
@@ -36,10 +38,12 @@ app = typer.Typer(
 )
 for name, group in (
     ("job", job_parts.app), ("rank", rank.app), ("node", fleet.node), ("gpu", fleet.gpu),
-    ("incident", recovery.incident), ("decision", recovery.decision), ("request", request.app),
+    ("incident", recovery.incident), ("decision", recovery.decision), ("request", request.app), ("policy", policy.app),
     ("token", account.token), ("join-token", join_token.app), ("import", imports.app),
 ):  # fmt: skip
     app.add_typer(group, name=name)
+policy.app.command("dry-run")(replay.dry_run)
+recovery.decision.command("replay")(replay.replay)
 app.command("chaos")(chaos.chaos)
 app.command("ledger")(ledger.ledger)
 app.command("login")(account.login)

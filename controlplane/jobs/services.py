@@ -94,6 +94,11 @@ def wake_job_later(job_id: str, *, sure: bool = False) -> None:
     transaction.on_commit(partial(wake_job, job_id, sure=sure), robust=True)
 
 
+def wake_live_jobs() -> None:
+    """Every job that is not over is due, once: what each is decided by has changed."""
+    Job.objects.exclude(state__in=TERMINAL).update(due_at=now())
+
+
 def transition_job(job: Job, to: str, reason: str) -> None:
     """Move the job in its table. Raises IllegalTransition, LostRace."""
     before = job.state

@@ -53,7 +53,7 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     `max_preemptions` jobs of the fleet are (as many as `max_acts`). None is for a job that is expected to start within
     `preempt_patience_s` anyway (the default grace of a spec).
     People. A recommendation that is expected to cost more than `second_approver_gpu_s` is carried out when two have
-    approved it (0: one is always enough; 100 GPU-hours, a value of our own).
+    approved it (100 GPU-hours, a value of our own).
     Costs. `default_*` stand in until this job's own times are measured.
     `xid_overrides`: site's action for an XID (a word of `xid.XidBucket`).
     `rule_modes`: per-rule ceiling on automation.
@@ -113,6 +113,15 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     rule_modes: dict[str, Mode] = {}
 
     @property
+    def content(self) -> str:
+        """All of it as JSON: fields in their order, rows of tables sorted."""
+        ordered = {
+            "xid_overrides": {str(xid): self.xid_overrides[xid] for xid in sorted(self.xid_overrides)},
+            "rule_modes": {rule: self.rule_modes[rule] for rule in sorted(self.rule_modes)},
+        }
+        return msgspec.json.encode(msgspec.to_builtins(self, str_keys=True) | ordered).decode()
+
+    @property
     def version(self) -> str:
         """12 hex digits of the content; equal policies have equal versions."""
-        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:12]
+        return hashlib.sha256(self.content.encode()).hexdigest()[:12]

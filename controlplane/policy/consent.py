@@ -17,8 +17,7 @@ from controlplane.protocol.states import Verdict
 
 def approvers_needed(cost_gpu_s: float | None, config: PolicyConfig) -> int:
     """How many people have to approve a decision that is expected to cost so many GPU-seconds (None: not priced)."""
-    limit = config.second_approver_gpu_s
-    return 2 if limit > 0.0 and cost_gpu_s is not None and cost_gpu_s > limit else 1
+    return 2 if cost_gpu_s is not None and cost_gpu_s > config.second_approver_gpu_s else 1
 
 
 def consent(snapshot: JobSnapshot, decision: Decision, config: PolicyConfig) -> str:

@@ -104,12 +104,14 @@ def _back(incident: HardwareIncident, nodes: Mapping[str, NodeFact]) -> Decision
     outcome = IncidentOutcome.RECOVERED
     places = ((incident.node_id, incident.devices), *incident.beside)
     left = [(nodes[node_id], devices) for node_id, devices in places if node_id in nodes]
+    # Where what to do was only recorded nothing was taken out, so that nothing can be back.
+    acted = incident.state is not IncidentState.OPEN
     ready = all(node.state is NodeState.READY for node, _ in left)
     if not left:
         why, outcome = "Its node was taken out of the fleet.", IncidentOutcome.MITIGATED
     elif not incident.out and incident.state is IncidentState.MITIGATED and ready:
         why = f"{_listed(node.name for node, _ in left)} takes work again."
-    elif incident.out and all(devices and _healthy(node, devices) for node, devices in left):
+    elif incident.out and acted and all(devices and _healthy(node, devices) for node, devices in left):
         # Returning a node heals those of its devices that are there; one that is not stays out.
         healed = "; ".join(f"Device {_listed(devices)} of {node.name} is healthy again" for node, devices in left)
         shut = "".join(

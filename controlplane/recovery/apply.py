@@ -1,6 +1,6 @@
 """A decision to rows, commands and events: the other border of the policy.
 
-Called under the job's row lock, inside one unit of work a decision. The key makes a
+Called under the job's row lock, inside one unit of work a decision. Key and mode make a
 decision once per job. What each action changes is `changes.acts`'s to say, and `commit`'s to write.
 A start in a slot that the decision empties follows in a unit of work of its own (`changes.behind`, ADR 0040).
 """
@@ -14,6 +14,7 @@ from controlplane.changes.behind import at_once, entered_at_once, entered_behind
 from controlplane.changes.turn import Turn, end_stopping
 from controlplane.jobs.models import Job
 from controlplane.policy import plan
+from controlplane.policy.config import PolicyConfig
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.states import Mode
 from controlplane.recovery import holding, incidents, keeping, ledger
@@ -33,7 +34,7 @@ def already_taken(job: Job, decision: plan.Decision) -> bool:
 
 
 def apply_decision(
-    job: Job, decision: plan.Decision, snapshot: JobSnapshot, *, version: str, decide_s: float
+    job: Job, decision: plan.Decision, snapshot: JobSnapshot, *, config: PolicyConfig, decide_s: float
 ) -> Decision:
     """Record the decision; unless its mode only recommends, carry its actions out. Everything
     is undone if one action fails (LostRace, Conflict, IllegalTransition, IntegrityError)."""
@@ -41,7 +42,7 @@ def apply_decision(
     with events.unit_of_work():
         before = job.epoch
         state_before = {"state": job.state, "epoch": job.epoch}
-        row = new_row(job, decision, snapshot, version=version, decide_s=decide_s)
+        row = new_row(job, decision, snapshot, config=config, decide_s=decide_s)
         row.incident = incidents.incident_for(job, decision, row.at)
         row.save(force_insert=True)
         if acts:

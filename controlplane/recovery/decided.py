@@ -4,27 +4,33 @@ fleet (`recovery.fleet_pass`) share. Carries nothing out."""
 from typing import Any
 
 import msgspec
-import zstandard
 
 from controlplane.changes.diagnostics import SCHEDULED
 from controlplane.jobs.models import Job
+from controlplane.policies import services as policies
 from controlplane.policy import plan
+from controlplane.policy.config import PolicyConfig
 from controlplane.policy.fleet import FleetSnapshot
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.states import Mode
 from controlplane.recovery.models import Decision
 from controlplane.recovery.present import decision_summary
+from controlplane.recovery.snapshots import packed
 from controlplane.runtime import events
 from controlplane.runtime.clock import now
 from controlplane.runtime.ids import new_id
 
-_pack = msgspec.msgpack.Encoder().encode
-
 
 def new_row(
-    job: Job | None, decision: plan.Decision, snapshot: JobSnapshot | FleetSnapshot, *, version: str, decide_s: float
+    job: Job | None,
+    decision: plan.Decision,
+    snapshot: JobSnapshot | FleetSnapshot,
+    *,
+    config: PolicyConfig,
+    decide_s: float,
 ) -> Decision:
-    """With the snapshot that replays it; not saved yet."""
+    """With the snapshot that replays it, and the policy, which is kept; the row is not saved yet."""
+    policies.keep(config)
     epoch = job.epoch if job is not None else 0
     return Decision(
         id=new_id("dec"),
@@ -43,8 +49,8 @@ def new_row(
         applied=decision.mode is Mode.ENFORCE,
         epoch_before=epoch,
         epoch_after=epoch,
-        policy_version=version,
-        snapshot=b"" if decision.rule == SCHEDULED else zstandard.compress(_pack(snapshot)),
+        policy_version=config.version,
+        snapshot=b"" if decision.rule == SCHEDULED else packed(snapshot),
         decide_s=decide_s,
         key=decision.key[:200],
     )

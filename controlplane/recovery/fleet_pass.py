@@ -8,6 +8,7 @@ whether a job runs, waits or was never submitted.
 import time
 from collections import defaultdict
 from functools import partial
+from typing import NamedTuple
 
 from django.db.models import Q, QuerySet
 
@@ -15,6 +16,7 @@ from controlplane.changes.acts import carry_out
 from controlplane.changes.assembly.snapshot import Fleet, FleetParts, fleet_snapshot_of
 from controlplane.changes.turn import Turn
 from controlplane.fleet.models import Device
+from controlplane.policies import selectors as policies
 from controlplane.policy import plan
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.findings import KINDS
@@ -31,7 +33,6 @@ from controlplane.runtime.clock import now
 from controlplane.runtime.isolate import isolated
 from controlplane.runtime.locks import lock_fleet
 
-CONFIG = PolicyConfig()
 MAX_FINDINGS = 1000
 """Of each sort, looked at in one pass, oldest first; the next pass takes what follows."""
 
@@ -42,25 +43,26 @@ def reconcile_fleet() -> int:
     waits = (_hardware(), _risks(), _waiting(), _resets(), asked.drains())
     if not any(rows.exists() for rows in waits):
         return 0
-    if not _new(decide_fleet(load_fleet(), CONFIG)):
+    config = policies.of_fleet()
+    if not _new(decide_fleet(load_fleet(), config)):
         return 0
     made = 0
     with events.unit_of_work():
         lock_fleet()
-        snapshot = load_fleet()
+        snapshot, config = load_fleet(), policies.of_fleet()
         begin = time.monotonic()
-        decisions = decide_fleet(snapshot, CONFIG)
-        decide_s = time.monotonic() - begin
+        decisions = decide_fleet(snapshot, config)
+        decided = Decided(snapshot, config, time.monotonic() - begin)
         for decision in _new(decisions):
-            made += isolated("fleet", decision.key, partial(_attempt, decision, snapshot, decide_s))
+            made += isolated("fleet", decision.key, partial(_attempt, decision, decided))
     return made
 
 
 def _new(decisions: tuple[plan.Decision, ...]) -> list[plan.Decision]:
-    """Those that were not made before."""
+    """Those that were not made before, or not as far as they may go now."""
     keys = [decision.key[:200] for decision in decisions]
-    taken = set(Decision.objects.filter(job=None, key__in=keys).values_list("key", flat=True))
-    return [decision for decision in decisions if decision.key[:200] not in taken]
+    taken = set(Decision.objects.filter(job=None, key__in=keys).values_list("key", "mode"))
+    return [each for each in decisions if not any((each.key[:200], mode) in taken for mode in plan.taken_in(each.mode))]
 
 
 def load_fleet() -> FleetSnapshot:
@@ -127,14 +129,22 @@ def _fact(row: Incident) -> HardwareIncident:
     )
 
 
-def _attempt(decision: plan.Decision, snapshot: FleetSnapshot, decide_s: float) -> None:
+class Decided(NamedTuple):
+    """By what a pass decided, and how long that took."""
+
+    snapshot: FleetSnapshot
+    config: PolicyConfig
+    decide_s: float
+
+
+def _attempt(decision: plan.Decision, by: Decided) -> None:
     with events.attempt():
-        apply_fleet(decision, snapshot, decide_s=decide_s)
+        apply_fleet(decision, by)
 
 
-def apply_fleet(decision: plan.Decision, snapshot: FleetSnapshot, *, decide_s: float) -> Decision:
+def apply_fleet(decision: plan.Decision, by: Decided) -> Decision:
     """Record it; carry it out unless its mode only recommends. Raises LostRace, IllegalTransition."""
-    row = new_row(None, decision, snapshot, version=CONFIG.version, decide_s=decide_s)
+    row = new_row(None, decision, by.snapshot, config=by.config, decide_s=by.decide_s)
     acts = decision.mode is Mode.ENFORCE
     closes = [a for a in decision.actions if isinstance(a, plan.ResolveIncident)]
     if closes:

@@ -16,13 +16,13 @@ from controlplane.jobs import selectors as jobs
 from controlplane.jobs.models import Job
 from controlplane.jobs.numbers import ENDED, checkpoint_age_s, in_storage
 from controlplane.jobs.several import AT_ONCE, JobRate, rates
+from controlplane.policies import selectors as policies
 from controlplane.policy.facts import correlated_failure_of
 from controlplane.policy.fleet import FleetSnapshot
 from controlplane.protocol.states import IncidentState
 from controlplane.recovery import deadletter
 from controlplane.recovery.load import recent_acts, segments, suspicions
 from controlplane.recovery.models import Incident
-from controlplane.recovery.reconcile import CONFIG
 from controlplane.runtime import metrics, windows
 from controlplane.runtime.clock import now_s
 from controlplane.runtime.pieces import batched
@@ -70,7 +70,8 @@ def breaker() -> dict[str, float]:
         suspect_nodes=tuple(sorted({node_id for node_id, _ in named})),
         segments=segments(),
     )
-    return {SUSPECTS: float(correlated_failure_of(found, CONFIG)), ACTS: float(recent_acts() >= CONFIG.max_acts)}
+    config = policies.of_fleet()
+    return {SUSPECTS: float(correlated_failure_of(found, config)), ACTS: float(recent_acts() >= config.max_acts)}
 
 
 def checkpoint_ages_s(found: list[JobRate]) -> dict[str, float | None]:

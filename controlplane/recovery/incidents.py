@@ -18,8 +18,8 @@ from controlplane.changes.due.certificates import FIRST_S
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job, Replica
 from controlplane.jobs.services import refresh_job
+from controlplane.policies import selectors as policies
 from controlplane.policy import causes, plan, requests
-from controlplane.policy.config import PolicyConfig
 from controlplane.policy.faulty import opens_incident
 from controlplane.policy.findings import KINDS
 from controlplane.policy.rules import common_stall
@@ -41,7 +41,6 @@ from controlplane.runtime.locks import lock_row
 
 BACK = (IncidentOutcome.RECOVERED, IncidentOutcome.MITIGATED)
 """Outcomes after which training went on, so that there is something to prove."""
-CONFIG = PolicyConfig()
 
 
 def live_incidents(job: Job) -> QuerySet[Incident]:
@@ -132,7 +131,8 @@ def _join(incident: Incident, rows: list[Signal]) -> None:
     over = Q(incident__state=IncidentState.RESOLVED, settled_at=None)
     new = list(Signal.objects.filter(Q(incident=None) | over, id__in=[row.pk for row in rows]))
     Signal.objects.filter(id__in=[row.pk for row in new]).update(incident=incident)
-    if not incident.needs_hardware and any(needs_hardware(fact_of(row), CONFIG) for row in new):
+    config = policies.of_fleet() if new and not incident.needs_hardware else None
+    if config is not None and any(needs_hardware(fact_of(row), config) for row in new):
         Incident.objects.filter(pk=incident.pk).update(needs_hardware=True)
         incident.needs_hardware = True
 

@@ -17,14 +17,14 @@ from controlplane.changes.assembly.counted import MAX_REFUSED_READ, refused
 from controlplane.fleet.models import Device, Node
 from controlplane.jobs import environment
 from controlplane.jobs.models import Attempt, Job, JobPace, Rank, Replica
+from controlplane.policies import selectors as policies
 from controlplane.policy import findings
-from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import TERMINAL_JOB
 from controlplane.policy.ladder import backoff_s
 from controlplane.policy.placement import PLACEABLE
 from controlplane.policy.queue.demand import first_demand, later_demand
 from controlplane.policy.queue.place import QueuePlace
-from controlplane.policy.queue.rows import Demand, Holder, Lender, Pending, QueueFleet, config_of
+from controlplane.policy.queue.rows import Demand, Holder, Lender, Pending, QueueConfig, QueueFleet, config_of
 from controlplane.policy.queue.schedule import schedule
 from controlplane.policy.queue.words import place_of as place_in
 from controlplane.policy.rules.lifecycle import parked_words
@@ -39,8 +39,6 @@ from controlplane.runtime.logs import get
 from controlplane.runtime.pieces import batched
 from controlplane.scheduling.models import SpareReservation
 
-POLICY = PolicyConfig()
-CONFIG = config_of(POLICY)
 SILENT = "node_silent"
 NOBODY = "job_dry_run"
 MAX_KEPT = 20_000
@@ -63,7 +61,12 @@ def place_of(job: Job) -> QueuePlace | None:
     if job.state not in QUEUED_JOB or job.cancel_requested or not (_others_wait(job) or _outranks(job)):
         return None
     queue = waiting()
-    return place_in(schedule(queue, load_fleet(queue), CONFIG, now_s()), job.id)
+    return place_in(schedule(queue, load_fleet(queue), config(), now_s()), job.id)
+
+
+def config() -> QueueConfig:
+    """Of the fleet's policy."""
+    return config_of(policies.of_fleet())
 
 
 def _outranks(job: Job) -> bool:
@@ -82,7 +85,7 @@ def place_of_new(document: JobSpec) -> QueuePlace | None:
         submitted_s=now_s(),
         demand=first_demand(document.spec),
     )
-    return place_in(schedule([*queue, new], load_fleet([*queue, new]), CONFIG, now_s()), NOBODY)
+    return place_in(schedule([*queue, new], load_fleet([*queue, new]), config(), now_s()), NOBODY)
 
 
 def _others_wait(job: Job) -> bool:
@@ -191,12 +194,13 @@ def _exact(devices: Iterable[DeviceFact], named: Collection[int]) -> tuple[dict[
 def _accused() -> tuple[set[str], dict[str, frozenset[int]]]:
     """(nodes that are not heard, devices by node on which nothing is started while a finding is open)."""
     rows = Signal.objects.filter(job=None, settled_at=None, node__isnull=False, kind__in=[SILENT, *findings.KINDS])
+    policy = policies.of_fleet()
     silent: set[str] = set()
     named: dict[str, set[int]] = defaultdict(set)
     for row in rows:
-        if row.kind == SILENT or (row.device_index is None and findings.accuses(signals.fact_of(row), POLICY)):
+        if row.kind == SILENT or (row.device_index is None and findings.accuses(signals.fact_of(row), policy)):
             silent.add(row.node_id or "")
-        elif row.device_index is not None and findings.accuses(signals.fact_of(row), POLICY):
+        elif row.device_index is not None and findings.accuses(signals.fact_of(row), policy):
             named[row.node_id or ""].add(row.device_index)
     return silent, {node_id: frozenset(indices) for node_id, indices in named.items()}
 
@@ -231,7 +235,7 @@ def _holders(rows: Iterable[_Here], *, outranked: int | None) -> Iterable[Holder
             if outranked is not None and priority < outranked and state == JobState.RUNNING
             if job_id in specs and specs[job_id].preemptible and job_id not in yields
         }
-        stake_of = stakes.stakes_of(able, POLICY) if able else {}
+        stake_of = stakes.stakes_of(able, policies.of_fleet()) if able else {}
         for job_id, name, priority, state, step in found:
             yield Holder(
                 id=job_id,
@@ -296,10 +300,11 @@ def _kept_back() -> Mapping[str, str]:
 def _held_up(ends: Mapping[str, list[tuple[str, float]]], with_env: Collection[str]) -> Mapping[str, str]:
     """What jobs wait for that is no device, as `lifecycle` decides it."""
     found: dict[str, str] = {**_kept_back()}
+    policy = policies.of_fleet()
     for job_id, attempts in ends.items():
         newest, placed_s = attempts[0]
         times = refused(code for code, _ in attempts[:MAX_REFUSED_READ])
-        if newest == UNFIT and now_s() < placed_s + backoff_s(times, POLICY):
+        if newest == UNFIT and now_s() < placed_s + backoff_s(times, policy):
             found[job_id] = "no node would start its last attempt, and it pauses before the next"
     for some in batched(sorted(with_env), NODES_A_QUERY):
         for job in Job.objects.filter(pk__in=some):

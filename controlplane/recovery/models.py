@@ -166,8 +166,8 @@ class Signal(models.Model):
 
 
 class Decision(models.Model):
-    """One decision with all that is needed to replay it. `snapshot`: zstd of the msgpack
-    JobSnapshot, empty for looks on schedule, which come by the thousand; `key` once per job and mode.
+    """One decision with all that is needed to replay it. `snapshot`: a JobSnapshot as
+    `recovery.snapshots` packs it, empty for looks on schedule, which come by the thousand; `key` once per job and mode.
     `job` None: decided for the fleet, from a FleetSnapshot; `key` once of all and mode. `verdict`: the newest word of
     people about one that was only recommended, `verdicts`: all of them, [{"who", "verdict", "reason", "at"}]."""
 

@@ -39,7 +39,7 @@ def call_waiting() -> int:
     called = asleep.intersection(front_of_queue(1))
     if _plan_is_due():
         queue = load_queue.waiting()
-        plan = schedule(queue, load_queue.load_fleet(queue), load_queue.CONFIG, now_s())
+        plan = schedule(queue, load_queue.load_fleet(queue), load_queue.config(), now_s())
         called |= {e.job.id for e in plan.entries if e.may_start and e.turn in HAS_ROOM} & asleep
         called |= {plan.head} & asleep if plan.victims else set()
     for job_id in sorted(called):

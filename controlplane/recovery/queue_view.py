@@ -19,7 +19,7 @@ def job_queue(job: Job) -> Json:
     queue = load_queue.waiting()
     found = None
     if job.state in QUEUED_JOB and any(each.id == job.id for each in queue):
-        found = explain(queue, load_queue.load_fleet(queue), load_queue.CONFIG, now_s(), job.id)
+        found = explain(queue, load_queue.load_fleet(queue), load_queue.config(), now_s(), job.id)
     return _outside(job, len(queue)) if found is None else _inside(found)
 
 

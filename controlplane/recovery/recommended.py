@@ -8,7 +8,7 @@ from typing import Any
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Attempt, Job
 from controlplane.jobs.numbers import spec_of
-from controlplane.policy.config import PolicyConfig
+from controlplane.policies import selectors as policies
 from controlplane.policy.consent import approvers_needed
 from controlplane.policy.facts import TERMINAL_JOB
 from controlplane.policy.recommendation import ACTS, Recommendation, Standing, acts_on
@@ -20,7 +20,6 @@ from controlplane.runtime.clock import iso
 
 MOST = 50
 """Of an attempt, the newest."""
-POLICY = PolicyConfig()
 NO_RECOMMENDATION = "it is no recommendation: nobody is asked"
 FLEETS = "it is about the fleet, where a person acts with the node's own buttons"
 
@@ -66,9 +65,10 @@ def shown(row: Decision) -> dict[str, Any]:
             "reach": reach_of(row),
             "capabilities": acts,
         }
+    needed = approvers_needed(row.cost_gpu_s, policies.of_job(row.job.pk))
     return {
         "verdicts": row.verdicts,
-        "approvals_needed": max(0, approvers_needed(row.cost_gpu_s, POLICY) - len(approvers_of(row))),
+        "approvals_needed": max(0, needed - len(approvers_of(row))),
         "acts_at": _acts_at(row),
         "reach": reach_of(row),
         "capabilities": acts_on(standing_of(row)),

@@ -19,7 +19,7 @@ from django.db import IntegrityError
 from controlplane.checkpoints.services import distrust_if_outside
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import TERMINAL
-from controlplane.policy.config import PolicyConfig
+from controlplane.policies import selectors as policies
 from controlplane.policy.errors import PolicyError
 from controlplane.policy.plan import Decision, PlaceAttempt, Plan
 from controlplane.protocol.states import QUEUED_JOB, STARTING_JOB, AttemptState, JobState
@@ -36,7 +36,6 @@ from controlplane.runtime.logs import get
 MAX_PASSES = 8
 RETRY_S = 0.5
 FAULT_RETRY_S = 5.0
-CONFIG = PolicyConfig()
 # One placement at a time while a gang is sought; elsewhere the constraint on held devices is enough.
 PLACES = QUEUED_JOB | STARTING_JOB | {JobState.RECOVERING}
 
@@ -76,7 +75,7 @@ def _nothing_to_decide(job_id: str) -> bool:
     if job is None or job.state in TERMINAL or job.attempts.filter(state=AttemptState.STOPPING).exists():
         return False
     try:
-        _, plan = decided(load_snapshot(job), job, CONFIG)
+        _, plan = decided(load_snapshot(job), job, policies.of_job(job_id))
     except (PolicyError, LookupError, ValueError):
         # Torn between two commits of somebody else: under the lock it is whole.
         return False
@@ -127,9 +126,9 @@ def _follow(behind: Behind) -> None:
 
 def _one_pass(job: Job) -> tuple[Plan, int, list[Behind]]:
     """Load, decide, apply; (plan, decisions that were new, those whose starts follow)."""
-    snapshot = load_snapshot(job)
+    snapshot, config = load_snapshot(job), policies.of_job(job.id)
     begin = time.monotonic()
-    snapshot, plan = decided(snapshot, job, CONFIG)
+    snapshot, plan = decided(snapshot, job, config)
     decide_s = time.monotonic() - begin
     made, behind = 0, list[Behind]()
     for decision in plan.decisions:
@@ -140,7 +139,7 @@ def _one_pass(job: Job) -> tuple[Plan, int, list[Behind]]:
             return plan, made + 1, behind
         try:
             with events.attempt():
-                row = apply_decision(job, decision, snapshot, version=CONFIG.version, decide_s=decide_s)
+                row = apply_decision(job, decision, snapshot, config=config, decide_s=decide_s)
         except (Conflict, PolicyError, IntegrityError) as error:
             # A lost race (a device was taken, a row has moved): the world is looked at anew.
             _log.info("decision undone", job_id=job.id, key=decision.key, error=str(error))

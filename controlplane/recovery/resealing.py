@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
-import zstandard
 from django.db import transaction
 from django.db.models import Model
 
@@ -18,11 +17,12 @@ from controlplane.jobs import environment
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import TERMINAL
 from controlplane.recovery.models import Decision
+from controlplane.recovery.snapshots import raw_of, raw_packed
 from controlplane.runtime.errors import Conflict
 from controlplane.runtime.locks import lock_row
 
 PAGE = 200
-_ALTERED = (LookupError, TypeError, AttributeError, ValueError, msgspec.MsgspecError, zstandard.ZstdError)
+_ALTERED = (LookupError, TypeError, AttributeError, ValueError, msgspec.MsgspecError)
 
 
 @dataclass(slots=True)
@@ -89,10 +89,10 @@ def _snapshot(decision_id: str, done: Resealed) -> None:
     packed = bytes(Decision.objects.values_list("snapshot", flat=True).get(pk=decision_id))
     if not packed:
         return
-    snapshot = msgspec.msgpack.decode(zstandard.decompress(packed))
+    snapshot, shape = raw_of(packed)
     env = snapshot["job"]["spec"].get("env")
     if not env or set(env.values()) == {environment.MASK}:
         return
     snapshot["job"]["spec"]["env"] = dict.fromkeys(env, environment.MASK)
-    Decision.objects.filter(pk=decision_id).update(snapshot=zstandard.compress(msgspec.msgpack.encode(snapshot)))
+    Decision.objects.filter(pk=decision_id).update(snapshot=raw_packed(snapshot, shape))
     done.snapshots += 1

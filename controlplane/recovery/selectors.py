@@ -5,8 +5,6 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-import msgspec
-import zstandard
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 
 from controlplane.jobs.models import Job, Rank
@@ -18,6 +16,7 @@ from controlplane.recovery import course
 from controlplane.recovery.incident_evidence import first_failure, stack_groups
 from controlplane.recovery.models import Decision, Incident, RankLook, Signal
 from controlplane.recovery.present import decision_summary, incident_summary, look_view, signal_summary
+from controlplane.recovery.snapshots import unpacked
 from controlplane.runtime import windows
 from controlplane.runtime.clock import iso
 from controlplane.runtime.errors import NotFound
@@ -218,7 +217,7 @@ def snapshot_of(row: Decision) -> JobSnapshot:
         raise NotFound(f"decision {row.id!r} is the fleet's: it saw no job")
     if not row.snapshot:
         raise NotFound(f"decision {row.id!r} keeps no snapshot: it started a scheduled diagnostic")
-    return msgspec.msgpack.decode(zstandard.decompress(bytes(row.snapshot)), type=JobSnapshot)
+    return unpacked(bytes(row.snapshot), JobSnapshot)
 
 
 def signals_of_node(node_id: str) -> tuple[list[dict[str, Any]], int]:
@@ -232,4 +231,4 @@ def fleet_snapshot_of(row: Decision) -> FleetSnapshot:
     """What the policy saw of the fleet, for replay. Raises NotFound for a decision about a job."""
     if row.job_id is not None:
         raise NotFound(f"decision {row.id!r} is about job {row.job_id}")
-    return msgspec.msgpack.decode(zstandard.decompress(bytes(row.snapshot)), type=FleetSnapshot)
+    return unpacked(bytes(row.snapshot), FleetSnapshot)

@@ -16,6 +16,7 @@ from django.db.models import Exists, OuterRef, Q, Subquery
 from controlplane.fleet.models import Node
 from controlplane.jobs import environment
 from controlplane.jobs.models import Attempt, Job, Rank, Replica, StepRecord
+from controlplane.policies import selectors as policies
 from controlplane.policy import snapshot as facts
 from controlplane.policy.silence import NotHeard, not_heard, unheard
 from controlplane.policy.snapshot import LIVE_REPLICA
@@ -25,7 +26,6 @@ from controlplane.protocol.states import STARTING_JOB, AttemptState, JobState, N
 from controlplane.recovery import health_gate, signals
 from controlplane.recovery.load import NEWEST_STEPS, load_snapshot
 from controlplane.recovery.models import Signal, ViewRow
-from controlplane.recovery.reconcile import CONFIG
 from controlplane.runtime.clock import from_s, iso, now_s
 from controlplane.runtime.logs import get
 
@@ -45,7 +45,7 @@ def of_job(job: Job) -> list[Told]:
             "acts_at": None if fact.acts_at_s is None else iso(from_s(fact.acts_at_s)),
             "sentence": fact.sentence,
         }
-        for fact in unheard(load_snapshot(job), CONFIG)
+        for fact in unheard(load_snapshot(job), policies.of_job(job.id))
     ]
 
 

@@ -7,6 +7,7 @@ out, if it still proposes it (`policy.consent`).
 from controlplane.access import services as access
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import wake_job
+from controlplane.policies import selectors as policies
 from controlplane.policy.recommendation import ACTS
 from controlplane.protocol.plain import without_secrets
 from controlplane.protocol.states import Verdict
@@ -67,6 +68,6 @@ def _why_no_approval(row: Decision, actor: str, *, needed: int) -> str:
         return "you have approved it: it takes a second person, as it is expected to cost more than one may decide"
     job = row.job
     assert job is not None, "asked of a job's decisions"
-    _, plan = decided(load_snapshot(job), job, recommended.POLICY)
+    _, plan = decided(load_snapshot(job), job, policies.of_job(job.pk))
     stands = any(each.key[:200] == row.key for each in plan.decisions)
     return "" if stands else GONE

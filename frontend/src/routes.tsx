@@ -56,6 +56,7 @@ const PAGES = {
   incident: () => import("./pages/IncidentPage").then((module) => ({ Component: module.IncidentPage })),
   decision: () => import("./pages/DecisionPage").then((module) => ({ Component: module.DecisionPage })),
   ledger: () => import("./pages/LedgerPage").then((module) => ({ Component: module.LedgerPage })),
+  policies: () => import("./pages/PoliciesPage").then((module) => ({ Component: module.PoliciesPage })),
   nodes: () => import("./pages/NodesPage").then((module) => ({ Component: module.NodesPage })),
   node: () => import("./pages/NodePage").then((module) => ({ Component: module.NodePage })),
 };
@@ -85,6 +86,7 @@ export function makeRouter(): ReturnType<typeof createBrowserRouter> {
             { path: "incidents/:id", lazy: () => retried(PAGES.incident) },
             { path: "decisions/:id", lazy: () => retried(PAGES.decision) },
             { path: "ledger", lazy: () => retried(PAGES.ledger) },
+            { path: "policies", lazy: () => retried(PAGES.policies) },
             { path: "nodes", lazy: () => retried(PAGES.nodes) },
             { path: "nodes/:id", lazy: () => retried(PAGES.node) },
             { path: "*", element: <NotFound /> },

@@ -20,6 +20,7 @@ GENERATORS = (
     "controlplane.policy.states_doc",
     "controlplane.policy.signals_doc",
     "controlplane.policy.readings_doc",
+    "controlplane.policy.policy_doc",
 )
 OPERATORS_LINES = 250
 TIMEOUT_S = 60.0

@@ -16,6 +16,7 @@ PACKAGES = (
     "controlplane/dispatch",
     "controlplane/fleet",
     "controlplane/jobs",
+    "controlplane/policies",
     "controlplane/policy",
     "controlplane/protocol",
     "controlplane/recovery",

@@ -47,6 +47,7 @@ INSTALLED_APPS = [
     "controlplane.telemetry",
     "controlplane.checkpoints",
     "controlplane.dispatch",
+    "controlplane.policies",
     "controlplane.recovery",
     "controlplane.scheduling",
     "controlplane.live",

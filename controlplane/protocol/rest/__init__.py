@@ -61,6 +61,18 @@ from controlplane.protocol.rest.jobs import (
     Wall,
 )
 from controlplane.protocol.rest.ledger import Ledger, LedgerClass, LedgerRow
+from controlplane.protocol.rest.policy import (
+    Policy,
+    PolicyChange,
+    PolicyDiff,
+    PolicyField,
+    PolicyMeasure,
+    PolicyReplay,
+    PolicyVersion,
+    RecordedPolicy,
+    ReplayDifference,
+    ReplayedDecision,
+)
 from controlplane.protocol.rest.queue import JobQueue, QueuedJob, QueuedPreemption, QueuedSpared
 from controlplane.protocol.rest.recovery import (
     Alternative,
@@ -125,6 +137,13 @@ __all__ = [
     "Overview",
     "Part",
     "Phase",
+    "Policy",
+    "PolicyChange",
+    "PolicyDiff",
+    "PolicyField",
+    "PolicyMeasure",
+    "PolicyReplay",
+    "PolicyVersion",
     "Problem",
     "QueuedJob",
     "QueuedPreemption",
@@ -136,6 +155,9 @@ __all__ = [
     "RankScore",
     "RankSpeed",
     "ReadingAround",
+    "RecordedPolicy",
+    "ReplayDifference",
+    "ReplayedDecision",
     "Replica",
     "Request",
     "RequestDetail",

@@ -1213,6 +1213,150 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/policy": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The policy in force
+         * @description Of the fleet, or of a job: the document, every field in force with the provenance of its default, and what was
+         *     measured here of the things that its timeouts bound.
+         */
+        get: operations["controlplane_api_routers_policy_get_policy"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/policy/diff": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Compare two versions
+         * @description What differs in force, field by field.
+         */
+        get: operations["controlplane_api_routers_policy_diff"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/policy/recorded/{version}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The policy of a decision
+         * @description By the `policy_version` that decisions carry.
+         */
+        get: operations["controlplane_api_routers_policy_get_recorded"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/policy/versions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List versions of a policy
+         * @description Who changed it, when and why, newest first.
+         */
+        get: operations["controlplane_api_routers_policy_list_versions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/policy:put": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Change a policy
+         * @description A document that names the fields that differ from the defaults, or for a job from the fleet's. 422 with every
+         *     fault; 409 where `parent` is not the newest version any more, so that two editors never overwrite each other.
+         */
+        post: operations["controlplane_api_routers_policy_put"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/policy:replay": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Make recorded decisions again
+         * @description A page of the journal, oldest first: each decision by the policy that made it, which gives the same bytes
+         *     unless a rule's code has changed, or by a candidate (`text`): what would have been decided otherwise, and its
+         *     price. Nothing is stored or carried out.
+         */
+        post: operations["controlplane_api_routers_policy_replay_journal"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/policy:rollback": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Bring a policy back
+         * @description An earlier version becomes the newest one; `to` 0: the defaults. `parent` as in a change.
+         */
+        post: operations["controlplane_api_routers_policy_rollback"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/requests": {
         parameters: {
             query?: never;
@@ -1859,6 +2003,22 @@ export interface components {
              * @default 50
              */
             limit: number;
+        };
+        /**
+         * DiffQuery
+         * @description Two numbers of a document; 0: the defaults.
+         */
+        DiffQuery: {
+            /** After */
+            after: number;
+            /** Before */
+            before: number;
+            /**
+             * Job Id
+             * @description Of this job; without it the fleet's.
+             * @default
+             */
+            job_id: string;
         };
         /**
          * DryRun
@@ -2895,6 +3055,19 @@ export interface components {
             username: string;
         };
         /**
+         * NewPolicy
+         * @description A policy document as YAML or JSON `text`. `parent`: the newest version that its author knows, 0 where there is
+         *         none. `job_id`: of this job; "": the fleet's.
+         */
+        NewPolicy: {
+            /** @default  */
+            job_id: string;
+            parent: number;
+            /** @description Why; kept in the audit log. */
+            reason: string;
+            text: string;
+        };
+        /**
          * NewToken
          * @description `expires_in_s` None: it does not expire.
          */
@@ -3142,6 +3315,133 @@ export interface components {
             where: string;
         };
         /**
+         * Policy
+         * @description The policy of the fleet (`job_id` null) or of a job. `number` of the newest document (0: none, all is by
+         *         default), which is `document`, and `text` as YAML. `version`: what decisions by it carry. `rules` that obey a mode;
+         *         `modes` and `xids` in force.
+         */
+        Policy: {
+            document: Record<string, unknown>;
+            fields: components["schemas"]["PolicyField"][];
+            job_id: string | null;
+            job_name: string | null;
+            measured: components["schemas"]["PolicyMeasure"][];
+            modes: {
+                [key: string]: string;
+            };
+            number: number;
+            rules: string[];
+            text: string;
+            version: string;
+            xids: {
+                [key: string]: string;
+            };
+        };
+        /**
+         * PolicyChange
+         * @description `field` or `table.row`; null: it is not in that table.
+         */
+        PolicyChange: {
+            after: string | number | null;
+            before: string | number | null;
+            field: string;
+        };
+        /**
+         * PolicyDiff
+         * @description What differs in force between two numbers of a document; 0: the defaults.
+         */
+        PolicyDiff: {
+            after: number;
+            before: number;
+            changes: components["schemas"]["PolicyChange"][];
+        };
+        /**
+         * PolicyField
+         * @description One setting. `value` in force here, `set_by`: default, fleet or job; `least` and `most` that a document may say,
+         *         in `unit`. `source` of the default (own value, measured, source) and `because` of what. `safer`: the direction in
+         *         which a job's policy may move it; "": it is the fleet's alone.
+         */
+        PolicyField: {
+            because: string;
+            default: number;
+            group: string;
+            least: number;
+            most: number;
+            name: string;
+            safer: string;
+            set_by: string;
+            source: string;
+            unit: string;
+            value: number;
+            what: string;
+        };
+        /**
+         * PolicyMeasure
+         * @description What was measured here of a thing that `field` bounds, in seconds; nothing below `p99_s` is accepted for it.
+         */
+        PolicyMeasure: {
+            field: string;
+            p99_s: number;
+            samples: number;
+            what: string;
+        };
+        /**
+         * PolicyReplay
+         * @description One page of the journal made again: `replayed` decisions, `equal` of which came out byte for byte the same;
+         *         `left_out` by reason. `changes`: what the candidate changes in what is in force. `next`: where the next page
+         *         begins; null: this was the last.
+         */
+        PolicyReplay: {
+            changes: components["schemas"]["PolicyChange"][];
+            differences: components["schemas"]["ReplayDifference"][];
+            equal: number;
+            left_out: {
+                [key: string]: number;
+            };
+            next: string | null;
+            replayed: number;
+        };
+        /**
+         * PolicyRollback
+         * @description Which version comes back (0: the defaults); the rest as in `NewPolicy`.
+         */
+        PolicyRollback: {
+            /** @default  */
+            job_id: string;
+            parent: number;
+            /** @description Why; kept in the audit log. */
+            reason: string;
+            to: number;
+        };
+        /**
+         * PolicyScope
+         * @description Whose policy.
+         */
+        PolicyScope: {
+            /**
+             * Job Id
+             * @description Of this job; without it the fleet's.
+             * @default
+             */
+            job_id: string;
+        };
+        /**
+         * PolicyVersion
+         * @description A stored document: the one of number `parent` was replaced (0: the defaults) by `who`, for `reason`. `restores`:
+         *         the number that it brought back; null: it was new.
+         */
+        PolicyVersion: {
+            at: string;
+            document: Record<string, unknown>;
+            number: number;
+            parent: number;
+            reason: string;
+            restores: number | null;
+            text: string;
+            version: string;
+            who: string;
+        };
+        /**
          * Problem
          * @description RFC 9457: every answer of 400 and above.
          */
@@ -3367,6 +3667,16 @@ export interface components {
             max_points: number;
         };
         /**
+         * RecordedPolicy
+         * @description The whole policy behind the version that a decision carries, as what differs from this release's defaults.
+         *         `numbers`: the fleet's documents that made it.
+         */
+        RecordedPolicy: {
+            changes: components["schemas"]["PolicyChange"][];
+            numbers: number[];
+            version: string;
+        };
+        /**
          * Repeated
          * @description Steps `first` to `last` that a restart trained again, `again` of them so far. Of `compared` losses,
          *         from before and after, the largest difference.
@@ -3378,6 +3688,50 @@ export interface components {
             largest_difference: number | null;
             last: number;
             steps: number;
+        };
+        /**
+         * ReplayDifference
+         * @description A decision that comes out otherwise. `kind`: differs (by its own policy: `fields` are not the same), or by a
+         *         candidate held, freed, instead, changed, dropped, or added, which the pass of `decision_id` did not decide; `key`
+         *         names it in its job. `before` is what was recorded, `after` what comes of it now; null: nothing.
+         */
+        ReplayDifference: {
+            after: components["schemas"]["ReplayedDecision"] | null;
+            at: string;
+            before: components["schemas"]["ReplayedDecision"] | null;
+            decision_id: string;
+            fields: string[];
+            job_id: string | null;
+            job_name: string | null;
+            key: string;
+            kind: string;
+        };
+        /**
+         * ReplayPolicy
+         * @description The decisions of the last `since_s` seconds, from `cursor` on, at most `limit` of a page. `text`: by this
+         *         document of the fleet (`job_id` "") or of a job; null: each by its own policy, of this job or of all.
+         */
+        ReplayPolicy: {
+            /** @default  */
+            cursor: string;
+            /** @default  */
+            job_id: string;
+            /** @default 500 */
+            limit: number;
+            since_s: number;
+            /** @default null */
+            text: string | null;
+        };
+        /**
+         * ReplayedDecision
+         * @description What was decided, or would be. `cost_gpu_s`: GPU-seconds that its rule expected it to cost; null: no price.
+         */
+        ReplayedDecision: {
+            choice: string;
+            cost_gpu_s: number | null;
+            mode: string;
+            rule: string;
+            sentence: string;
         };
         /**
          * Replica
@@ -4207,6 +4561,29 @@ export interface components {
             version: string;
         };
         /**
+         * VersionFilter
+         * @description Query of the list of versions.
+         */
+        VersionFilter: {
+            /**
+             * Cursor
+             * @description `next` of the page before.
+             */
+            cursor?: string | null;
+            /**
+             * Job Id
+             * @description Of this job; without it the fleet's.
+             * @default
+             */
+            job_id: string;
+            /**
+             * Limit
+             * @description Rows of a page.
+             * @default 50
+             */
+            limit: number;
+        };
+        /**
          * Wall
          * @description Seconds since the first attempt by what they were; `wall_s` is the sum of the others. `productive_s` over
          *         `wall_s` is the effective time; `degraded_s`: slower steps than undisturbed ones at full strength; `lost_s`: steps
@@ -4403,6 +4780,7 @@ export type DeviceCounts = components['schemas']['DeviceCounts'];
 export type DeviceLive = components['schemas']['DeviceLive'];
 export type DeviceSeries = components['schemas']['DeviceSeries'];
 export type DiagnosticQuery = components['schemas']['DiagnosticQuery'];
+export type DiffQuery = components['schemas']['DiffQuery'];
 export type DryRun = components['schemas']['DryRun'];
 export type EmergencyCheckpoint = components['schemas']['EmergencyCheckpoint'];
 export type Event = components['schemas']['Event'];
@@ -4449,6 +4827,7 @@ export type Model = components['schemas']['Model'];
 export type NewFault = components['schemas']['NewFault'];
 export type NewJoinToken = components['schemas']['NewJoinToken'];
 export type NewPassword = components['schemas']['NewPassword'];
+export type NewPolicy = components['schemas']['NewPolicy'];
 export type NewToken = components['schemas']['NewToken'];
 export type Node = components['schemas']['Node'];
 export type NodeDetail = components['schemas']['NodeDetail'];
@@ -4461,6 +4840,15 @@ export type Parallelism = components['schemas']['Parallelism'];
 export type Part = components['schemas']['Part'];
 export type Phase = components['schemas']['Phase'];
 export type Place = components['schemas']['Place'];
+export type Policy = components['schemas']['Policy'];
+export type PolicyChange = components['schemas']['PolicyChange'];
+export type PolicyDiff = components['schemas']['PolicyDiff'];
+export type PolicyField = components['schemas']['PolicyField'];
+export type PolicyMeasure = components['schemas']['PolicyMeasure'];
+export type PolicyReplay = components['schemas']['PolicyReplay'];
+export type PolicyRollback = components['schemas']['PolicyRollback'];
+export type PolicyScope = components['schemas']['PolicyScope'];
+export type PolicyVersion = components['schemas']['PolicyVersion'];
 export type Problem = components['schemas']['Problem'];
 export type QueuedJob = components['schemas']['QueuedJob'];
 export type QueuedPreemption = components['schemas']['QueuedPreemption'];
@@ -4474,7 +4862,11 @@ export type RankSpeed = components['schemas']['RankSpeed'];
 export type ReEnrol = components['schemas']['ReEnrol'];
 export type ReadingAround = components['schemas']['ReadingAround'];
 export type ReadingsQuery = components['schemas']['ReadingsQuery'];
+export type RecordedPolicy = components['schemas']['RecordedPolicy'];
 export type Repeated = components['schemas']['Repeated'];
+export type ReplayDifference = components['schemas']['ReplayDifference'];
+export type ReplayPolicy = components['schemas']['ReplayPolicy'];
+export type ReplayedDecision = components['schemas']['ReplayedDecision'];
 export type Replica = components['schemas']['Replica'];
 export type ReplicaQuery = components['schemas']['ReplicaQuery'];
 export type Request = components['schemas']['Request'];
@@ -4506,6 +4898,7 @@ export type TrainSpec = components['schemas']['TrainSpec'];
 export type Training = components['schemas']['Training'];
 export type Unheard = components['schemas']['Unheard'];
 export type Version = components['schemas']['Version'];
+export type VersionFilter = components['schemas']['VersionFilter'];
 export type Wall = components['schemas']['Wall'];
 export type WatchQuery = components['schemas']['WatchQuery'];
 export type WithReason = components['schemas']['WithReason'];
@@ -6816,6 +7209,249 @@ export interface operations {
             400: components["responses"]["Problem400"];
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_policy_get_policy: {
+        parameters: {
+            query?: {
+                /** @description Of this job; without it the fleet's. */
+                job_id?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Policy"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_policy_diff: {
+        parameters: {
+            query: {
+                /** @description Of this job; without it the fleet's. */
+                job_id?: string;
+                before: number;
+                after: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyDiff"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_policy_get_recorded: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                version: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RecordedPolicy"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_policy_list_versions: {
+        parameters: {
+            query?: {
+                /** @description Rows of a page. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                cursor?: string | null;
+                /** @description Of this job; without it the fleet's. */
+                job_id?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        as_of_seq: number;
+                        items: components["schemas"]["PolicyVersion"][];
+                        next: string | null;
+                        total?: number | null;
+                    };
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_policy_put: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewPolicy"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyVersion"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_policy_replay_journal: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ReplayPolicy"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyReplay"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_policy_rollback: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PolicyRollback"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyVersion"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];

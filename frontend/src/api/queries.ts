@@ -27,6 +27,7 @@ export const keys = {
   nodes: ["nodes"] as const,
   node: (id: string) => ["node", id] as const,
   faults: ["faults"] as const,
+  policy: ["policy"] as const,
 };
 
 /** Every `ms`, but not while the page is paused. */
@@ -65,6 +66,13 @@ export const version = () =>
 
 export const overview = () =>
   queryOptions({ queryKey: keys.overview, queryFn: ({ signal }) => get("/overview", {}, {}, signal), refetchInterval: every(POLL_MS) });
+
+/** Of the fleet, or of a job. */
+export const policy = (job: string) =>
+  queryOptions({ queryKey: [...keys.policy, job], queryFn: ({ signal }) => get("/policy", {}, { job_id: job }, signal), refetchInterval: every(POLL_MS) });
+export const policyVersions = (job: string) => listOf([...keys.policy, job, "versions"], "/policy/versions", {}, { job_id: job });
+export const policyDiff = (before: number, after: number, job: string) =>
+  queryOptions({ queryKey: [...keys.policy, job, "diff", before, after], queryFn: ({ signal }) => get("/policy/diff", {}, { before, after, job_id: job }, signal) });
 
 export const jobs = (state: string, q: string) => listOf(keys.jobs, "/jobs", {}, { state, q });
 

@@ -98,6 +98,7 @@ const NAV: { to: string; text: string; icon: IconName }[] = [
   { to: paths.incidents(), text: "Incidents", icon: "alert" },
   { to: paths.nodes(), text: "Nodes", icon: "server" },
   { to: paths.ledger(), text: "Ledger", icon: "ledger" },
+  { to: paths.policies(), text: "Policies", icon: "shield" },
 ];
 
 function MainNav(): ReactElement {

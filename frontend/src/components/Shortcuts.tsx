@@ -9,6 +9,7 @@ const GO: { key: string; text: string; to: string }[] = [
   { key: "j", text: "Jobs", to: paths.jobs() },
   { key: "n", text: "Nodes", to: paths.nodes() },
   { key: "i", text: "Incidents", to: paths.incidents() },
+  { key: "p", text: "Policies", to: paths.policies() },
 ];
 const CHORD_MS = 1_200;
 

@@ -103,8 +103,9 @@ class Flow:
 
 def unpacked(data: bytes) -> bytes:
     """Compressed text hides nothing from who can decompress."""
-    with contextlib.suppress(zstandard.ZstdError):
-        return zstandard.decompress(data)
+    for frame in (data, data[1:]):
+        with contextlib.suppress(zstandard.ZstdError):
+            return zstandard.decompress(frame)
     return data
 
 

@@ -11,6 +11,8 @@ from django.test import override_settings
 from controlplane.api import openapi
 from controlplane.jobs.models import Job, StepRecord
 from controlplane.jobs.services import refresh_job
+from controlplane.policies.services import Edit, put
+from controlplane.policy.document import Ground
 from controlplane.protocol import rest
 from controlplane.protocol.frames import AgentEvent, DeviceLost
 from controlplane.recovery import deadletter
@@ -34,6 +36,10 @@ SINGLE: list[tuple[str, Any]] = [
     ("/incidents/{incident}/readings", rest.IncidentReadings),
     ("/decisions/{decision}", rest.DecisionDetail),
     ("/requests/{request}", rest.RequestDetail),
+    ("/policy", rest.Policy),
+    ("/policy?job_id={job}", rest.Policy),
+    ("/policy/diff?before=0&after=1", rest.PolicyDiff),
+    ("/policy/recorded/{policy}", rest.RecordedPolicy),
     ("/nodes/{node}", rest.NodeDetail),
     ("/nodes/{node}/series", rest.Series),
 ]
@@ -48,6 +54,7 @@ LISTS: list[tuple[str, Any]] = [
     ("/jobs/{job}/commands", rest.Command),
     ("/incidents", rest.Incident),
     ("/requests", rest.Request),
+    ("/policy/versions", rest.PolicyVersion),
     ("/events", rest.Event),
     ("/nodes", rest.Node),
     ("/nodes/{node}/dead-letters", rest.DeadLetter),
@@ -62,8 +69,11 @@ def ids(db: None) -> dict[str, str]:
     job = running_job(nodes, SPEC)
     with unit_of_work():
         deadletter.put(nodes[0], AgentEvent(1, 0.0, DeviceLost(9, "GPU-9")), ValueError("no such device"), tries=3)
+    edit = Edit(parent=0, reason="r", actor="user:ada")
+    policy = put(None, {"lease_s": 20, "rule_modes": {"straggler": "observe"}}, edit, Ground())
     return {
         "job": job.id,
+        "policy": policy.version,
         "node": nodes[0].id,
         "incident": Incident.objects.get().id,
         "decision": Decision.objects.order_by("-id")[0].id,

@@ -7,6 +7,7 @@ import pytest
 from controlplane.access.models import AuditEntry
 from controlplane.dispatch.models import Command
 from controlplane.jobs.models import Job
+from controlplane.policy.config import PolicyConfig
 from controlplane.protocol import spec as specs
 from controlplane.protocol.states import Mode
 from controlplane.recovery import recommended, verdicts
@@ -115,10 +116,9 @@ def test_a_countdown_counts_only_while_one_sentinel_leads_that_sees(
 
 def test_above_the_limit_two_people_have_to_approve(monkeypatch: pytest.MonkeyPatch) -> None:
     _, job, row = broken()
-    limited = type(recommended.POLICY)(second_approver_gpu_s=0.001)
+    limited = PolicyConfig(second_approver_gpu_s=0.001)
     assert row.cost_gpu_s is not None and row.cost_gpu_s > 0.001
-    for module in ("controlplane.recovery.reconcile.CONFIG", "controlplane.recovery.recommended.POLICY"):
-        monkeypatch.setattr(module, limited)
+    monkeypatch.setattr("controlplane.policies.selectors.of_job", lambda job_id: limited)
     verdicts.say(row.pk, "approve", reason="go", actor=ADA)
     reconcile_job(job.id)
     assert carried_out(job) == []

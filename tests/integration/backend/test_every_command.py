@@ -106,6 +106,16 @@ for word in approve reject hold; do
   holdfast decision "$word" "$decision" --reason "looked at" || echo "it was carried out at once: $?"
 done
 """
+POLICIES = """
+printf 'max_acts: 15\n' > policy.yaml
+holdfast policy show --all
+holdfast policy set policy.yaml --reason "fewer at night"
+holdfast policy versions
+holdfast policy diff 0
+holdfast policy dry-run policy.yaml --since 1h
+holdfast decision replay --since 1h
+holdfast policy rollback 0 --reason "as it was"
+"""
 SERVER = """
 python manage.py print_config
 letter=$(holdfast node dead-letters node-3 -o name | sed -n 1p)
@@ -132,7 +142,7 @@ name=$(holdfast --quiet job submit examples/minimal.yaml -o name)
 holdfast job watch "$name" || echo "ended with $?"
 python manage.py reference_run "$name"
 """
-STORY = (OFFLINE, PEOPLE, JOBS, NODES, LOOKED_BACK, SERVER, YIELDED, CANCELLED, ENDS)
+STORY = (OFFLINE, PEOPLE, JOBS, NODES, LOOKED_BACK, POLICIES, SERVER, YIELDED, CANCELLED, ENDS)
 TRACE = "dp_rank,stage,rank,step,optype,duration\n" + "".join(
     f"{dp},0,{dp},{step},{kind},{1.0 if dp else 2.0}\n"
     for step in range(12)
@@ -189,6 +199,8 @@ async def test_every_command_does_what_it_is_there_for(
     await after_events_were_put_aside(world, stack)
     looked_back = await asyncio.to_thread(reader.shell, LOOKED_BACK)
     assert "replica" in looked_back
+    policies = await asyncio.to_thread(reader.shell, POLICIES)
+    assert "max_acts: 20 -> 15" in policies and "max_acts: 15 -> 20" in policies
     server = await asyncio.to_thread(reader.shell, SERVER)
     assert "HOLDFAST_" in server
     world.running = True

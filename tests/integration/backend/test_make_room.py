@@ -173,15 +173,15 @@ def test_a_job_that_began_or_came_back_a_short_time_ago_is_left_alone() -> None:
     young = runs(fleet, "young")
     urgent = submitted("urgent", priority=900, nodes=1)
     attempts = Attempt.objects.filter(job=young)
-    attempts.update(started_at=now() - timedelta(seconds=load_queue.POLICY.preempt_min_runtime_s - 60.0))
+    attempts.update(started_at=now() - timedelta(seconds=load_queue.config().preempt_min_runtime_s - 60.0))
     reconcile_job(urgent.id)
     assert asked() == []
-    attempts.update(started_at=now() - timedelta(seconds=load_queue.POLICY.preempt_min_runtime_s + 60.0))
+    attempts.update(started_at=now() - timedelta(seconds=load_queue.config().preempt_min_runtime_s + 60.0))
     row = requests.preempt(young, reason="r", actor="user:ada")
     Request.objects.filter(pk=row.pk).update(state="done", ended_at=now() - timedelta(hours=1))
     reconcile_job(urgent.id)
     assert len(asked()) == 1, "it came back from a preemption, and trains for minutes since"
-    attempts.update(started_at=now() - timedelta(seconds=load_queue.POLICY.preempt_again_s + 60.0))
+    attempts.update(started_at=now() - timedelta(seconds=load_queue.config().preempt_again_s + 60.0))
     Request.objects.filter(pk=row.pk).update(ended_at=now() - timedelta(hours=2))
     reconcile_job(urgent.id)
     assert len(asked()) == 2

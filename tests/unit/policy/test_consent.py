@@ -79,7 +79,7 @@ def test_a_countdown_goes_on_over_a_step_of_the_clock() -> None:
 @pytest.mark.parametrize(("cost_gpu_s", "needed"), [(None, 1), (360_000.0, 1), (360_001.0, 2)])
 def test_what_is_expected_to_cost_more_than_one_may_decide_takes_two(cost_gpu_s: float | None, needed: int) -> None:
     assert approvers_needed(cost_gpu_s, CONFIG) == needed
-    assert approvers_needed(cost_gpu_s, change(CONFIG, second_approver_gpu_s=0.0)) == 1
+    assert approvers_needed(cost_gpu_s, change(CONFIG, second_approver_gpu_s=1e9)) == 1
 
 
 def test_two_have_to_approve_what_is_above_the_limit() -> None:

@@ -1,0 +1,142 @@
+"""holdfast decision replay, and the dry run of holdfast policy: the journal page by page."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from controlplane.cli import context
+from controlplane.cli.commands.policy import File, OfJob, show_changes, text_of
+from controlplane.cli.context import Output
+from controlplane.cli.exits import CliError, Exit
+from controlplane.cli.output import Format, emit_object, say
+
+if TYPE_CHECKING:
+    from controlplane.sdk import Client
+
+Since = Annotated[str, typer.Option(help="How far back: 90s, 30m, 24h, 7d.")]
+PAGE = 500
+SHOWN = 50
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_ENFORCE = "enforce"
+
+
+def dry_run(file: File, since: Since = "7d", job: OfJob = None, output: Output = Format.TABLE) -> None:
+    """Which recorded decisions a document would have changed, and their price; nothing is stored."""
+    _show(text_of(file), since, job, output)
+
+
+def replay(
+    since: Since = "7d",
+    policy: Annotated[str, typer.Option(help="A file: by this document instead of the policies that decided.")] = "",
+    job: OfJob = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Make recorded decisions again and compare them byte for byte; exits 1 if one differs by its own policy."""
+    from pathlib import Path
+
+    _show(text_of(Path(policy)) if policy else None, since, job, output)
+
+
+def seconds_of(text: str) -> float:
+    """Raises CliError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
+    if found is None or float(found[1]) <= 0:
+        raise CliError(f"{text!r} is no time span", fix="for example 90s, 30m, 24h or 7d")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def _show(text: str | None, since: str, job: str | None, output: Format) -> None:
+    with context.client() as client:
+        whole = merged(_pages(client, text, seconds_of(since), job or ""))
+    if output not in (Format.TABLE, Format.WIDE):
+        emit_object(whole, (), output, context.screen(), name="replayed")
+    else:
+        _say(whole, candidate=text is not None, since=since)
+    if text is None and whole["differences"]:
+        raise typer.Exit(Exit.NEGATIVE)
+
+
+def _pages(client: "Client", text: str | None, since_s: float, job_id: str) -> Iterator[dict[str, Any]]:
+    cursor = ""
+    while True:
+        page = context.plain(client.policy.replay(since_s=since_s, text=text, job_id=job_id, cursor=cursor, limit=PAGE))
+        yield page
+        if page["next"] is None:
+            return
+        cursor = page["next"]
+
+
+def merged(pages: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    """All pages as one; what a candidate adds to a job is one difference, however many passes would decide it."""
+    whole: dict[str, Any] = {"replayed": 0, "equal": 0, "differences": [], "left_out": Counter(), "changes": []}
+    added: set[tuple[str | None, str]] = set()
+    for page in pages:
+        whole["replayed"] += page["replayed"]
+        whole["equal"] += page["equal"]
+        whole["left_out"].update(page["left_out"])
+        whole["changes"] = page["changes"]
+        for each in page["differences"]:
+            name = (each["job_id"], each["key"])
+            if each["kind"] != "added" or name not in added:
+                whole["differences"].append(each)
+                added |= {name} if each["kind"] == "added" else set()
+    return whole | {"left_out": dict(whole["left_out"])} | balance(whole["differences"])
+
+
+def balance(differences: list[dict[str, Any]]) -> dict[str, Any]:
+    """Acts by choice that would have been carried out besides, and those that would not; and what that changes in
+    GPU-seconds, by the prices of the decisions themselves, of `priced` differences."""
+    more: Counter[str] = Counter()
+    fewer: Counter[str] = Counter()
+    cost_s, priced = 0.0, 0
+    for each in differences:
+        before, after = each["before"], each["after"]
+        done, would = (side is not None and side["mode"] == _ENFORCE for side in (before, after))
+        if done and not (would and after["choice"] == before["choice"]):
+            fewer[before["choice"]] += 1
+        if would and not (done and after["choice"] == before["choice"]):
+            more[after["choice"]] += 1
+        costs = [side["cost_gpu_s"] for side, acts in ((before, done), (after, would)) if acts]
+        if costs and None not in costs:
+            cost_s += (after["cost_gpu_s"] if would else 0.0) - (before["cost_gpu_s"] if done else 0.0)
+            priced += 1
+    return {"more": dict(more), "fewer": dict(fewer), "cost_gpu_s": cost_s, "priced": priced}
+
+
+def _say(whole: dict[str, Any], *, candidate: bool, since: str) -> None:
+    if candidate:
+        show_changes(whole["changes"])
+        say("")
+    differ = len(whole["differences"])
+    say(f"{whole['replayed']} decisions of the last {since}: {whole['equal']} equal, {differ} differ.")
+    for word, counts in (("more", whole["more"]), ("fewer", whole["fewer"])):
+        if candidate and counts:
+            listed = ", ".join(f"{choice} {number}" for choice, number in sorted(counts.items()))
+            say(f"It would have carried out {word}: {listed}.")
+    if candidate and whole["priced"]:
+        cost_s, of = whole["cost_gpu_s"], whole["priced"]
+        word = "less" if cost_s < 0 else "more"
+        say(
+            f"By their own prices the acts would have cost {abs(cost_s):.0f} GPU-seconds {word}, of {of} that have one;"
+        )
+        say("what it costs not to act is not in this.")
+    for each in whole["differences"][:SHOWN]:
+        say(f"\n{each['at']}  {each['job_name'] or 'fleet'}  {each['kind']}  {each['decision_id']}")
+        for side in ("before", "after"):
+            made = each[side]
+            say(f"  {side:>6}: {'nothing' if made is None else _line(made)}")
+        if each["fields"]:
+            fields = ", ".join(each["fields"])
+            say(f"  not the same: {fields}. The rule's code has changed since, or the row was edited.")
+    if differ > SHOWN:
+        say(f"\n{differ - SHOWN} more; -o json has them all.")
+    for reason, number in whole["left_out"].items():
+        say(f"\nNot compared: {number}, {reason}.")
+
+
+def _line(made: dict[str, Any]) -> str:
+    cost = "" if made["cost_gpu_s"] is None else f", {made['cost_gpu_s']:.0f} GPU-seconds"
+    return f"{made['rule']}: {made['choice']} ({made['mode']}{cost}). {made['sentence']}"

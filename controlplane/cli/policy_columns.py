@@ -1,0 +1,24 @@
+"""Columns of policies, as `columns` has those of everything else."""
+
+from controlplane.cli.output import ABSENT, Column, age, text
+
+VERSIONS = (
+    Column(title="NUMBER", show=text("number")),
+    Column(title="AGE", show=age("at")),
+    Column(title="WHO", show=text("who")),
+    Column(title="REASON", show=text("reason")),
+    Column(title="RESTORES", show=text("restores")),
+    Column(title="VERSION", show=text("version"), wide=True),
+    Column(title="PARENT", show=text("parent"), wide=True),
+)
+FIELDS = (
+    Column(title="FIELD", show=text("name")),
+    Column(title="VALUE", show=text("value")),
+    Column(title="UNIT", show=text("unit")),
+    Column(title="SET BY", show=text("set_by")),
+    Column(title="DEFAULT", show=text("default")),
+    Column(title="SOURCE", show=text("source")),
+    Column(title="JOBS MAY", show=lambda row: f"go {row['safer']}" if row["safer"] else ABSENT, wide=True),
+    Column(title="WHAT", show=text("what"), wide=True),
+    Column(title="BECAUSE", show=text("because"), wide=True),
+)

@@ -1,0 +1,130 @@
+"""Policy documents, and what decisions would have been by others."""
+
+from controlplane.protocol.rest.base import Answer, Json
+
+Scalar = str | int | float | None
+
+
+class PolicyField(Answer, frozen=True, kw_only=True):
+    """One setting. `value` in force here, `set_by`: default, fleet or job; `least` and `most` that a document may say,
+    in `unit`. `source` of the default (own value, measured, source) and `because` of what. `safer`: the direction in
+    which a job's policy may move it; "": it is the fleet's alone."""
+
+    name: str
+    group: str
+    what: str
+    unit: str
+    value: float
+    default: float
+    set_by: str
+    least: float
+    most: float
+    source: str
+    because: str
+    safer: str
+
+
+class PolicyMeasure(Answer, frozen=True, kw_only=True):
+    """What was measured here of a thing that `field` bounds, in seconds; nothing below `p99_s` is accepted for it."""
+
+    field: str
+    what: str
+    p99_s: float
+    samples: int
+
+
+class Policy(Answer, frozen=True, kw_only=True):
+    """The policy of the fleet (`job_id` null) or of a job. `number` of the newest document (0: none, all is by
+    default), which is `document`, and `text` as YAML. `version`: what decisions by it carry. `rules` that obey a mode;
+    `modes` and `xids` in force."""
+
+    job_id: str | None
+    job_name: str | None
+    number: int
+    version: str
+    document: Json
+    text: str
+    fields: list[PolicyField]
+    modes: dict[str, str]
+    xids: dict[str, str]
+    rules: list[str]
+    measured: list[PolicyMeasure]
+
+
+class PolicyVersion(Answer, frozen=True, kw_only=True):
+    """A stored document: the one of number `parent` was replaced (0: the defaults) by `who`, for `reason`. `restores`:
+    the number that it brought back; null: it was new."""
+
+    number: int
+    parent: int
+    restores: int | None
+    at: str
+    who: str
+    reason: str
+    version: str
+    document: Json
+    text: str
+
+
+class PolicyChange(Answer, frozen=True, kw_only=True):
+    """`field` or `table.row`; null: it is not in that table."""
+
+    field: str
+    before: Scalar
+    after: Scalar
+
+
+class PolicyDiff(Answer, frozen=True, kw_only=True):
+    """What differs in force between two numbers of a document; 0: the defaults."""
+
+    before: int
+    after: int
+    changes: list[PolicyChange]
+
+
+class ReplayedDecision(Answer, frozen=True, kw_only=True):
+    """What was decided, or would be. `cost_gpu_s`: GPU-seconds that its rule expected it to cost; null: no price."""
+
+    rule: str
+    choice: str
+    mode: str
+    sentence: str
+    cost_gpu_s: float | None
+
+
+class ReplayDifference(Answer, frozen=True, kw_only=True):
+    """A decision that comes out otherwise. `kind`: differs (by its own policy: `fields` are not the same), or by a
+    candidate held, freed, instead, changed, dropped, or added, which the pass of `decision_id` did not decide; `key`
+    names it in its job. `before` is what was recorded, `after` what comes of it now; null: nothing."""
+
+    decision_id: str
+    job_id: str | None
+    job_name: str | None
+    at: str
+    kind: str
+    key: str
+    fields: list[str]
+    before: ReplayedDecision | None
+    after: ReplayedDecision | None
+
+
+class PolicyReplay(Answer, frozen=True, kw_only=True):
+    """One page of the journal made again: `replayed` decisions, `equal` of which came out byte for byte the same;
+    `left_out` by reason. `changes`: what the candidate changes in what is in force. `next`: where the next page
+    begins; null: this was the last."""
+
+    replayed: int
+    equal: int
+    differences: list[ReplayDifference]
+    left_out: dict[str, int]
+    changes: list[PolicyChange]
+    next: str | None
+
+
+class RecordedPolicy(Answer, frozen=True, kw_only=True):
+    """The whole policy behind the version that a decision carries, as what differs from this release's defaults.
+    `numbers`: the fleet's documents that made it."""
+
+    version: str
+    changes: list[PolicyChange]
+    numbers: list[int]

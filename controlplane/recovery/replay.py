@@ -1,0 +1,184 @@
+"""The journal made again: each recorded decision by its own policy, or by a candidate. Reads alone.
+
+Rows are read in the order in which they were written; those of one pass share a snapshot, which is decided once. A page
+ends after `limit` rows or `BUDGET_S`, and says where the next one begins. What no snapshot is kept of, what cannot be
+read, and what asks for more of the fleet than was recorded is counted with the reason, never taken for equal.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+from controlplane.jobs.models import Job
+from controlplane.policies import selectors as policies
+from controlplane.policy.asked import Asks
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.decide import decide
+from controlplane.policy.document import narrowed
+from controlplane.policy.fleet import FleetSnapshot, decide_fleet
+from controlplane.policy.plan import Decision as Made
+from controlplane.policy.replay import Difference, compared, differing, found
+from controlplane.policy.snapshot import JobSnapshot
+from controlplane.protocol.ids import make_id
+from controlplane.recovery.models import Decision
+from controlplane.recovery.snapshots import unpacked
+from controlplane.runtime.clock import now_s
+
+BUDGET_S = 4.0
+COLUMNS = (
+    "id", "job_id", "at", "rule", "choice", "reason_code", "sentence", "evidence", "alternatives", "actions",
+    "cost_gpu_s", "routine", "mode", "key", "policy_version", "snapshot",
+)  # fmt: skip
+Row = dict[str, Any]
+Candidate = Callable[[str | None], PolicyConfig]
+"""The policy of a job, by its id (None: of the fleet), if a document were in force."""
+
+
+@dataclass(frozen=True, slots=True)
+class Differs:
+    """A recorded decision (or the first of the pass, for one that was added) and what becomes of it. `fields` that are
+    not the same as in `before`, made `again` by its own policy; else `change` by the candidate."""
+
+    decision_id: str
+    job_id: str | None
+    at: datetime
+    fields: tuple[str, ...] = ()
+    before: Row | None = None
+    again: Made | None = None
+    change: Difference | None = None
+
+
+@dataclass(slots=True)
+class Page:
+    """`replayed` decisions, of which `equal` are; `left_out` by reason. `after`: the id with which the next page
+    begins; None: this was the last one."""
+
+    replayed: int = 0
+    equal: int = 0
+    differs: list[Differs] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+    after: str | None = None
+    added: set[tuple[str | None, str]] = field(default_factory=set)
+
+
+def candidate_of(config: PolicyConfig, document: dict[str, Any] | None = None) -> Candidate:
+    """Jobs by this policy of the fleet, narrowed by their own documents; with `document` all by that one."""
+    kept: dict[str | None, PolicyConfig] = {}
+
+    def of(job_id: str | None) -> PolicyConfig:
+        if job_id not in kept:
+            kept[job_id] = narrowed(config, document) if document is not None else policies.with_fleet(config, job_id)
+        return kept[job_id]
+
+    return of
+
+
+def replay(
+    *, since_s: float, after: str = "", limit: int = 500, job: Job | None = None, candidate: Candidate | None = None
+) -> Page:
+    """A page of the decisions of the last `since_s` seconds (of `job` alone), oldest first, behind the id `after`."""
+    first = after or make_id("dec", int((now_s() - since_s) * 1000.0), bytes(10))
+    rows = Decision.objects.filter(id__gt=first).order_by("id")
+    rows = rows.filter(job=job) if job is not None else rows
+    page, began_s = Page(), time.monotonic()
+    known: dict[str, PolicyConfig | None] = {}
+    passes = [list(group) for _, group in groupby(rows.values(*COLUMNS)[:limit], key=_of_pass)]
+    whole = sum(map(len, passes)) < limit
+    # A pass is not torn in two: what it adds would be counted with both halves.
+    for together in passes if whole or len(passes) == 1 else passes[:-1]:
+        _pass(page, together, known, candidate)
+        page.after = together[-1]["id"]
+        if time.monotonic() - began_s > BUDGET_S:
+            return page
+    if whole:
+        page.after = None
+    return page
+
+
+def _of_pass(row: Row) -> tuple[str | None, bytes]:
+    return row["job_id"], bytes(row["snapshot"])
+
+
+def _pass(page: Page, rows: list[Row], known: dict[str, PolicyConfig | None], candidate: Candidate | None) -> None:
+    """What one pass decided, made again."""
+    first = rows[0]
+    version = first["policy_version"]
+    if version not in known:
+        known[version] = policies.by_version(version)
+    own = known[version]
+    if not first["snapshot"]:
+        page.left_out["no snapshot is kept: a scheduled diagnostic"] += len(rows)
+        return
+    if own is None:
+        page.left_out["the policy that decided is not kept: an earlier release"] += len(rows)
+        return
+    try:
+        snapshot = _snapshot(first)
+    except ValueError as error:
+        page.left_out[str(error)] += len(rows)
+        return
+    if candidate is None:
+        page.replayed += len(rows)
+        page.differs += _again(page, rows, snapshot, own)
+    else:
+        _other(page, rows, snapshot, (own, candidate(first["job_id"])))
+
+
+def _snapshot(row: Row) -> JobSnapshot | FleetSnapshot:
+    blob = bytes(row["snapshot"])
+    return unpacked(blob, FleetSnapshot) if row["job_id"] is None else unpacked(blob, JobSnapshot)
+
+
+def _again(page: Page, rows: list[Row], snapshot: JobSnapshot | FleetSnapshot, own: PolicyConfig) -> Iterator[Differs]:
+    made = _plan(snapshot, own)
+    for row in rows:
+        again = None if made is None else found(made, row["key"], row["mode"])
+        fields = ("key",) if again is None else differing(row, again)
+        if fields:
+            yield Differs(row["id"], row["job_id"], row["at"], fields, row, again)
+        else:
+            page.equal += 1
+
+
+def _other(
+    page: Page, rows: list[Row], snapshot: JobSnapshot | FleetSnapshot, pair: tuple[PolicyConfig, PolicyConfig]
+) -> None:
+    """By the recorded policy and by the candidate, on the same snapshot."""
+    own, other = pair
+    if own == other:
+        page.replayed, page.equal = page.replayed + len(rows), page.equal + len(rows)
+        return
+    before, after = _plan(snapshot, own), _plan(snapshot, other)
+    if before is None or after is None:
+        page.left_out["asks for more of the fleet than was recorded"] += len(rows)
+        return
+    page.replayed += len(rows)
+    by_key = {row["key"]: row for row in rows}
+    # What the pass found already made was not made by it: only its own decisions are compared.
+    changes = [each for each in compared(before, after) if each.before is None or each.before.key[:200] in by_key]
+    page.equal += len(rows) - sum(each.before is not None for each in changes)
+    for change in changes:
+        if change.after is not None and change.before is None:
+            # What is not done in the record is decided again by each pass that follows.
+            added = (rows[0]["job_id"], change.after.key)
+            if added in page.added:
+                continue
+            page.added.add(added)
+        row = by_key[change.before.key[:200]] if change.before is not None else rows[0]
+        page.differs.append(Differs(row["id"], row["job_id"], row["at"], change=change))
+
+
+def _plan(snapshot: JobSnapshot | FleetSnapshot, config: PolicyConfig) -> tuple[Made, ...] | None:
+    """None: it asks for more of the fleet than the snapshot holds."""
+    try:
+        return (
+            decide_fleet(snapshot, config)
+            if isinstance(snapshot, FleetSnapshot)
+            else decide(snapshot, config).decisions
+        )
+    except Asks:
+        return None

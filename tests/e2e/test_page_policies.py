@@ -1,0 +1,65 @@
+"""An administrator changes a policy on the page, sees what it would have changed, and brings it back (E57)."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from controlplane.policies import selectors
+from controlplane.policy.document import DEFAULT
+from tests.e2e.browser import Complaints, Target, axe_violations, sign_in
+
+pytestmark = [pytest.mark.e2e, pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
+WAIT_MS = 20_000
+
+
+@pytest.fixture
+def page(real: Target, chromium: Browser) -> Iterator[Page]:
+    """The page of the fleet's policy; a refused document is no complaint."""
+    context = chromium.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce", timezone_id="UTC")
+    context.set_default_timeout(WAIT_MS)
+    expect.set_options(timeout=WAIT_MS)
+    complaints = Complaints(origin=real.url, allowed_statuses=(422,))
+    sign_in(context, real)
+    opened = context.new_page()
+    complaints.watch(opened)
+    opened.goto(f"{real.url}/policies")
+    yield opened
+    context.close()
+    assert complaints.found == []
+
+
+def confirm(page: Page, button: str, reason: str) -> None:
+    page.get_by_label("Reason (recorded with your name)").fill(reason)
+    page.get_by_role("dialog").get_by_role("button", name=button).click()
+    page.get_by_role("dialog").get_by_role("button", name="Close").last.click()
+
+
+def test_a_policy_is_changed_in_the_form_and_brought_back_in_one_click(page: Page) -> None:
+    expect(page.get_by_text("Nobody has changed this policy")).to_be_visible()
+    page.get_by_label("straggler").select_option("observe")
+    page.get_by_role("tab", name="YAML").click()
+    expect(page.get_by_label("Policy document")).to_have_value("rule_modes:\n  straggler: observe\n")
+    page.get_by_role("button", name="Put in force").click()
+    confirm(page, "Put in force", "only watch stragglers")
+    expect(page.get_by_text("only watch stragglers")).to_be_visible()
+    assert dict(selectors.of_fleet().rule_modes) == {"straggler": "observe"}
+    assert axe_violations(page) == []
+    page.get_by_role("button", name="Bring back").click()
+    expect(page.get_by_role("dialog").get_by_text("rule_modes.straggler")).to_be_visible()
+    confirm(page, "Bring version 0 back", "as it was")
+    expect(page.get_by_text("brought back version 0")).to_be_visible()
+    assert selectors.of_fleet() == DEFAULT
+
+
+def test_a_document_that_makes_no_sense_is_refused_with_each_fault_before_it_is_stored(page: Page) -> None:
+    page.get_by_role("tab", name="YAML").click()
+    page.get_by_label("Policy document").fill("max_acts: 0\nleese_s: 3\n")
+    page.get_by_role("button", name="Dry run: last day").click()
+    expect(page.get_by_text("a cap of zero")).to_be_visible()
+    expect(page.get_by_text("no such field of a policy")).to_be_visible()
+    page.get_by_label("Policy document").fill("max_acts: 9\n")
+    expect(page.get_by_text("This result is for the text before your last change.")).to_be_visible()
+    page.get_by_role("button", name="Last week").click()
+    expect(page.get_by_text("No recorded decision would be different")).to_be_visible()
+    assert selectors.of_fleet() == DEFAULT

@@ -1,0 +1,108 @@
+"""holdfast policy ..."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+
+from controlplane.access.services import create_api_token
+from controlplane.cli.exits import Exit
+from controlplane.jobs.models import Job
+from controlplane.policies import selectors
+from controlplane.policy.document import DEFAULT
+from controlplane.recovery.models import Decision
+from tests.integration.backend.builders import job_that_lost_a_rank
+from tests.integration.cli.conftest import World
+
+Run = Callable[..., Any]
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def admin(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    token = create_api_token(User.objects.get(username="ada"), name="root", scope="admin").secret
+    monkeypatch.setenv("HOLDFAST_TOKEN", token)
+    return world
+
+
+def written(text: str) -> str:
+    Path("policy.yaml").write_text(text)
+    return "policy.yaml"
+
+
+def test_a_document_is_set_shown_compared_and_brought_back(admin: World, holdfast: Run) -> None:
+    assert "Every field has its default" in holdfast("policy", "show").out
+    done = holdfast("policy", "set", written("max_acts: 9\nrule_modes: {straggler: observe}\n"), "-r", "at night")
+    assert done.code == Exit.OK and "max_acts: 20 -> 9" in done.out
+    shown = holdfast("policy", "show").out
+    assert "max_acts" in shown and "rule_modes.straggler: observe" in shown and "lease_s" not in shown
+    assert "lease_s" in holdfast("policy", "show", "--all").out
+    assert "max_acts: 20 -> 9" in holdfast("policy", "diff", "0").out
+    (row,) = holdfast("policy", "versions", "-o", "json").json["items"]
+    assert (row["number"], row["reason"]) == (1, "at night")
+    back = holdfast("policy", "rollback", "0", "-r", "as it was")
+    assert back.code == Exit.OK and "max_acts: 9 -> 20" in back.out
+    assert selectors.of_fleet() == DEFAULT
+
+
+def test_a_jobs_document_narrows_that_job_alone(admin: World, holdfast: Run) -> None:
+    assert holdfast("policy", "set", written("lease_s: 5\n"), "--job", "tiny").code == Exit.USAGE
+    assert holdfast("policy", "set", written("lease_s: 50\n"), "--job", "tiny").code == Exit.OK
+    assert "of tiny" in holdfast("policy", "show", "--job", "tiny").out
+    assert selectors.of_job(admin.job_id).lease_s == 50.0 and selectors.of_fleet() == DEFAULT
+
+
+def test_a_faulty_document_changes_nothing_and_each_fault_has_its_fix(admin: World, holdfast: Run) -> None:
+    refused = holdfast("policy", "set", written("max_acts: 0\nleese_s: 3\n"))
+    assert refused.code == Exit.USAGE
+    assert "/max_acts: a cap of zero" in refused.err and "/leese_s: no such field" in refused.err
+    assert holdfast("policy", "set", "absent.yaml").code == Exit.USAGE
+    assert selectors.of_fleet() == DEFAULT
+
+
+def test_who_read_an_older_version_is_refused(admin: World, holdfast: Run) -> None:
+    holdfast("policy", "set", written("max_acts: 9\n"))
+    late = holdfast("policy", "set", written("max_acts: 8\n"), "--parent", "0")
+    assert late.code == Exit.CONFLICT and "version 1 is the newest" in late.err
+
+
+def test_an_operator_reads_policies_and_changes_none(world: World, holdfast: Run) -> None:
+    assert holdfast("policy", "show").code == Exit.OK
+    assert holdfast("policy", "set", written("max_acts: 9\n")).code == Exit.AUTH
+
+
+@pytest.fixture
+def lost(world: World, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """A second job, that lost a replica by decisions that were really made."""
+    monkeypatch.setattr("controlplane.recovery.health_gate.is_blind", lambda: False)
+    return job_that_lost_a_rank()[1]
+
+
+def test_a_dry_run_says_what_would_have_been_held_and_its_price(world: World, holdfast: Run, lost: Job) -> None:
+    done = holdfast("policy", "dry-run", written("rule_modes: {replica_failure: observe}\n"), "--since", "1h")
+    assert done.code == Exit.OK, done.err
+    assert "rule_modes.replica_failure: - -> observe" in done.out
+    assert "It would have carried out fewer: evict_and_replace 1." in done.out
+    assert "GPU-seconds less, of 1 that" in done.out
+    assert selectors.of_fleet() == DEFAULT
+    rows = holdfast("decision", "replay", "--policy", "policy.yaml", "--since", "1h", "-o", "json").json
+    assert (rows["fewer"], rows["more"]) == ({"evict_and_replace": 1}, {})
+
+
+def test_a_replay_exits_by_whether_all_came_out_equal(world: World, holdfast: Run, lost: Job) -> None:
+    Decision.objects.exclude(job=lost).delete()
+    equal = holdfast("decision", "replay", "--since", "1h")
+    assert equal.code == Exit.OK and "0 differ" in equal.out
+    lost.decisions.filter(rule="replica_failure").update(sentence="Other words.")
+    other = holdfast("decision", "replay", "--since", "1h")
+    assert other.code == Exit.NEGATIVE and "not the same: sentence" in other.out
+    assert holdfast("decision", "replay", "--since", "soon").code == Exit.USAGE
+
+
+def test_the_policy_of_a_decision_is_shown_by_its_version(admin: World, holdfast: Run) -> None:
+    holdfast("policy", "set", written("max_acts: 9\n"))
+    version = holdfast("policy", "show", "-o", "json").json["version"]
+    shown = holdfast("policy", "show", "--recorded", version).out
+    assert "document 1" in shown and "max_acts: 20 -> 9" in shown
