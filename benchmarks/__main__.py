@@ -24,6 +24,7 @@ BENCHMARKS = {
     "g9": ("benchmarks.g9_saves", "blocking time of a save, emergency save to durable; Megatron's savers beside us"),
     "decide": ("benchmarks.decide", "one decision, by the size of the job"),
     "schedule": ("benchmarks.schedule", "the plan of the queue, pure and from rows"),
+    "queue": ("benchmarks.queue", "what the queue promises, over many seeds of small fleets"),
     "preemption": ("benchmarks.preemption", "who yields to urgent jobs, over a week of a synthetic queue"),
     "map": ("benchmarks.fleet_map", "the sentinel's look at the tables, by the size of the fleet and what changed"),
     "g14": ("benchmarks.g14_regret", "regret of the chosen way out of a failure, by roll-out"),

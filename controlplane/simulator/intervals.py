@@ -19,7 +19,7 @@ from controlplane.policy.queue.rows import Demand, Entry, Holder, Lender, Pendin
 from controlplane.policy.queue.schedule import schedule
 from controlplane.protocol.states import JobState
 
-LOOK_S = 60.0
+LOOK_S = 120.0
 MODEL = "H100"
 
 
