@@ -106,7 +106,7 @@ def least_lost(queue: "Queue", plan: QueuePlan) -> Sequence[str]:
 
 class Queue:
     """A fleet and its jobs. `choice`: who yields, of those that may; `on_pass`: a plan was made, nobody has
-    moved yet."""
+    moved yet. `saves`: who yields saves first; else it leaves at once, and loses what no checkpoint holds."""
 
     def __init__(
         self,
@@ -116,9 +116,10 @@ class Queue:
         *,
         policy: PolicyConfig | None = None,
         choice: Choice = least_lost,
+        saves: bool = True,
     ) -> None:
         self.policy = policy or PolicyConfig()
-        self.config, self.choice = config_of(self.policy), choice
+        self.config, self.choice, self.saves = config_of(self.policy), choice, saves
         self.courses = {work.id: Course(work) for work in works}
         self.size, self.free = of_each, {f"node-{number:03d}": of_each for number in range(nodes)}
         self.now_s, self.passes = 0.0, 0
@@ -173,7 +174,8 @@ class Queue:
                 self._make_room(plan)
                 break
             self._place(entry)
-        if any(course.waits for course in self._arrived) and self._looks_s <= self.now_s:
+        yields = self.config.max_preemptions > 0
+        if yields and self._looks_s <= self.now_s and any(course.waits for course in self._arrived):
             self._looks_s = int(self.now_s + LOOK_S)
             self._at(float(self._looks_s), "")
 
@@ -252,7 +254,7 @@ class Queue:
     def _yield(self, course: Course, urgent: str) -> None:
         """What it has trained is kept, and it leaves; lost is the time in which its devices train nothing."""
         work, now_s = course.work, self.now_s
-        newer = course.trained_s(now_s) > course.kept_s(now_s)
+        newer = self.saves and course.trained_s(now_s) > course.kept_s(now_s)
         stops_s = min(course.ends_s, now_s + (work.save_s if newer else 0.0))
         left_s = min(stops_s + (work.save_s if newer else 0.0), max(stops_s, course.ends_s))
         course.asked.append(now_s)

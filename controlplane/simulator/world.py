@@ -1,5 +1,6 @@
 """One seed, one world: fleet, job, faults, and what became of it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -114,7 +115,8 @@ class World:
             agent.children.reader.storage = self.storage
         job, down = self.first.job, self._down
         self.server = Server(job, nodes, self.config, self.kernel, down, self.storage, several=bool(plan.others))
-        self.promises, self.on_scheduled = Promises(self), lambda: None
+        self.on_scheduled: Callable[[], None] = lambda: None
+        self.promises = Promises(self)
         self._submitted(self.first, self.server.first)
         for name, node in self.server.rows.nodes.items():
             node.segment = plan.racks.get(name, "")
