@@ -122,6 +122,10 @@ class Control:
         """What a decision starts in the slots that it emptied: another transaction. Who ends before loses it."""
         assert snapshot.attempt is not None, "slots are an attempt's"
         starts = still_wanted(self.store, starts_behind(decision), attempt=snapshot.attempt.number, epoch=epoch)
+        if taken := self.store.taken(starts):
+            # As `recovery.holding` refuses it: the slot stands empty for whoever decides next.
+            self._kernel.log("undone", f"{self.rows.label}{decision.rule}: {taken}")
+            return
         self.store.carry(decision, starts)
         self._charge(entered_behind(decision, snapshot, starts))
         self.checkers.counted(self.rows)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 CALM_S = 150.0
 STEADY_S = 30.0
+YOUNG_S = 60.0
 JUDGED_S = 60.0
 """So long after a recovery its certificate is there: no report comes later."""
 READS = (VerifyCheckpoint, EndVerification)
@@ -33,6 +34,8 @@ def judge(world: World, run: JobRun, before: int) -> None:
     _judge_rows(run)
     _judge_processes(world, run)
     rows, expect = run.rows, run.checkers.expect
+    if rows.state is JobState.RUNNING and is_young(world, run):
+        return
     if rows.state is JobState.RUNNING:
         expect(rows.committed_step > before, f"I10: running, but no step in {STEADY_S:.0f} s")
         expect(not rows.signals or _only_lasting(rows), f"I12: open findings {sorted(rows.signals)}")
@@ -49,6 +52,8 @@ def judge(world: World, run: JobRun, before: int) -> None:
         dead = world.agents[row.envelope.node_id].dead
         # One that reads a checkpoint may, as long as nothing else is due.
         dead = dead or (isinstance(row.envelope.body, READS) and row.due_s > world.kernel.now_s)
+        # Of several jobs one may begin to keep a spare when another has ended.
+        dead = dead or (len(world.runs) > 1 and world.kernel.now_s - row.made_s < STEADY_S)
         expect(row.state not in LIVE or dead, f"I2: command {command_id} is still {row.state}")
 
     for incident, course in rows.course.incidents.items():
@@ -60,6 +65,12 @@ def is_leaving(run: JobRun) -> bool:
     """Ranks of an attempt that has ended are to be stopped yet."""
     attempt = run.rows.attempt
     return attempt is not None and attempt.state is AttemptState.STOPPING
+
+
+def is_young(world: World, run: JobRun) -> bool:
+    """Of several jobs one that was placed late: nothing is asked of it yet."""
+    attempt = run.rows.attempt
+    return len(world.runs) > 1 and attempt is not None and world.kernel.now_s - attempt.started_s < YOUNG_S
 
 
 def _only_lasting(rows: Rows) -> bool:

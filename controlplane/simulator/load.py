@@ -304,6 +304,7 @@ def _slot(rows: Rows, row: ReplicaRow, now_s: float) -> Slot:
         ranks=Ranks(len(row.placements), len(row.joined), gone, released=gone),
         placements=row.placements,
         readings=[_reading(row, place.rank, now_s) for place in row.placements],
+        released=tuple(sorted(row.exited)) if 0 < gone < len(row.placements) else (),
     )
 
 

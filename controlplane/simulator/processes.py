@@ -1,6 +1,6 @@
 """Ranks and devices of the store in memory: what moves them, and what follows for their places."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from controlplane.changes import kinds, outbox
@@ -11,7 +11,7 @@ from controlplane.changes.due.kinds import AskReader, CloseSession, Deadline, En
 from controlplane.changes.kinds import RankKey
 from controlplane.policy import bars
 from controlplane.policy.errors import IllegalTransition
-from controlplane.policy.plan import AnswerRequest, Decision
+from controlplane.policy.plan import AnswerRequest, Decision, StartReplica
 from controlplane.policy.requests import RULES as ASKED
 from controlplane.policy.signals.ranks import SlowRank
 from controlplane.policy.snapshot import Placement
@@ -28,6 +28,7 @@ from controlplane.protocol.commands import (
 )
 from controlplane.protocol.states import CheckpointState, CommandState, NodeState, RankState, RequestState
 from controlplane.simulator.due import DueRows
+from controlplane.simulator.load import places
 from controlplane.simulator.rows import CommandRow, NodeRow, ReplicaRow
 from controlplane.simulator.shared import Numbers
 
@@ -92,6 +93,14 @@ class Processes(DueRows):
             if there and new is not None and old is not None and outbox.is_void(old, new):
                 self._check("command", row.state, CommandState.SUPERSEDED)
                 row.state = CommandState.SUPERSEDED
+
+    def taken(self, starts: Iterable[StartReplica]) -> str:
+        """A device of theirs that another job has, in words; "" where none has."""
+        wanted = {(place.node_id, place.device_index) for start in starts for place in start.placements}
+        for rows in (each for each in self._rows.jobs.values() if each is not self._rows):
+            if held := wanted & {(place.node_id, place.device_index) for place in places(rows)}:
+                return f"{sorted(held)} is held by {rows.name}"
+        return ""
 
     def _placed(self, key: RankKey) -> tuple[Placement, ...]:
         return self.row(key.replica, key.incarnation).placements

@@ -30,12 +30,13 @@ NOTHING = (RequestState.WITHDRAWN, RequestState.REFUSED, RequestState.LAPSED)
 
 @dataclass(slots=True)
 class Promise:
-    """Of the attempt that ended: the step of the checkpoint that was there, and the step at which the job was to
-    continue if its ranks leave in order."""
+    """Of the attempt that ended at `at_s`: the step of the checkpoint that was there, and the step at which the job was
+    to continue if its ranks leave in order."""
 
     attempt: int
     kept: int
     resumes: int
+    at_s: float
 
 
 class Promises:
@@ -96,7 +97,7 @@ class Promises:
         assert attempt is not None, "an attempt ended"
         kept = max((fact.step for fact in rows.checkpoints), default=0)
         resumes = int(decision.evidence["resumes_at_step"] or 0)
-        self._open[run.id] = Promise(attempt.number, kept, resumes)
+        self._open[run.id] = Promise(attempt.number, kept, resumes, self._world.kernel.now_s)
         lost = int(decision.evidence["lost_steps"] or 0)
         said = rows.committed_step - lost == resumes and lost in (0, max(0, rows.committed_step - kept))
         run.checkers.expect(said, f"I-kept: the decision says {lost} lost steps of {rows.committed_step}")
@@ -122,11 +123,14 @@ class Promises:
         expect(attempt.resume_step >= wanted, f"I-kept: resumes at step {attempt.resume_step}, {wanted} were promised")
 
     def _left_in_order(self, run: JobRun, promise: Promise) -> bool:
-        """The replicas of the attempt that were there left at SIGTERM, one of them saved, and nothing that its agent
-        had to say of that is lost with its machine."""
+        """The replicas of the attempt that were there left at SIGTERM, one of them saved, and their nodes were within
+        reach all the time: an attempt whose nodes are not has ended, and what is saved later is not trusted."""
         mine = [each for each in run.trainer.living() if each.attempt == promise.attempt and each.left_s is not None]
         machines = [self._world.agents[rank.node].machine for each in mine for rank in each.ranks.values()]
         kept = all(machine.boot == 0 and not machine.dead for machine in machines)
+        ago_s = self._world.kernel.now_s - promise.at_s
+        out = (self._world.network.out_of_touch_s(machine.node, ago_s) for machine in machines)
+        kept = kept and all(each is None for each in out)
         return kept and all(each.in_order for each in mine) and any(each.standing.is_saver for each in mine)
 
     # --- who waits ------------------------------------------------------------------------------------
