@@ -38,7 +38,7 @@ Decide = Callable[[JobSnapshot, PolicyConfig], Plan]
 
 
 class Control:
-    """Of one job. `ring`: a job is looked at ("": every one); `sick` is the checkers' truth; `decide` is the policy,
+    """Of one job. `wake`: a job is looked at ("": every one); `sick` is the checkers' truth; `decide` is the policy,
     around which a roll-out puts a way out of its own; `on_left`: it is in the queue no more,
     `on_made`: a decision was carried out."""
 
@@ -51,7 +51,7 @@ class Control:
         sick: Sick,
         storage: Storage,
         downlink: Downlink,
-        ring: Callable[[str], None],
+        wake: Callable[[str], None],
         numbers: Numbers,
     ) -> None:
         self.rows, self.checkers, self._config, self._kernel = rows, checkers, config, kernel
@@ -59,9 +59,9 @@ class Control:
         self.place: Callable[[Rows, float], QueuePlace | None] = lambda rows, now_s: None
         self.on_left: Callable[[], None] = lambda: None
         self.on_made: Callable[[Decision], None] = lambda decision: None
-        self.asked = Asked(rows, kernel, checkers, ring, numbers)
+        self.asked = Asked(rows, kernel, checkers, wake, numbers)
         self.store = Store(rows, kernel, checkers, sick, self.asked, numbers)
-        self.store.on_wake = ring
+        self.store.on_wake = wake
         self.readings, self.keeping = Readings(rows, self.store, storage), Keeping(rows, self.store)
         self.store.on_final = self.keeping.end
         self.certificates = Certificates(rows, kernel, checkers)
@@ -93,12 +93,12 @@ class Control:
         due = self.next_pass_s is not None and self._kernel.now_s >= self.next_pass_s
         self.rung = self.rung or stopping or due
 
-    def reconcile(self, *, blind: bool, on_decision: Callable[[str], None]) -> bool:
+    def reconcile(self, *, unsure: bool, on_decision: Callable[[str], None]) -> bool:
         """One pass; True if it changed something."""
         now_s, waited = self._kernel.now_s, self.rows.state in QUEUED_JOB
         self.store.settle()
         self.rows.decided_on = self.rows.view
-        snapshot = load(self.rows, now_s, blind, self.place(self.rows, now_s))
+        snapshot = load(self.rows, now_s, unsure, self.place(self.rows, now_s))
         part, answer = parted(snapshot)
         snapshot, plan = decide_asking(part, self._config, answer, judge=self.decide)
         self.next_pass_s = plan.next_pass_s

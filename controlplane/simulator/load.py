@@ -165,8 +165,8 @@ def load_nodes(rows: Rows, now_s: float, unsure: bool) -> tuple[NodeFact, ...]:
     mine = [row for _, row in sorted(rows.nodes.items())]
     held = {(place.node_id, place.device_index) for replica in rows.everywhere() for place in there(replica)}
     used = {place.node_id for place in places(rows)}
-    told_s = {row.id: row.ranks_s[rows.job_id] for row in mine if rows.job_id in row.ranks_s}
-    used |= {node_id for node_id, at_s in told_s.items() if now_s - at_s <= nodes.HOST_KEPT_S}
+    heard_s = {row.id: row.ranks_s[rows.job_id] for row in mine if rows.job_id in row.ranks_s}
+    used |= {node_id for node_id, at_s in heard_s.items() if now_s - at_s <= nodes.HOST_KEPT_S}
     reserved = {row.id: row.reserved_for for row in mine if row.reserved_for}
     use = InUse(
         held=held,

@@ -193,7 +193,7 @@ class Server:
         return self._kernel.now_s < self.paused_until_s
 
     @property
-    def _blind(self) -> bool:
+    def _unsure(self) -> bool:
         return self._kernel.now_s < self.blind_until_s
 
     # --- ingest --------------------------------------------------------------------------
@@ -283,7 +283,7 @@ class Server:
         if self.paused:
             return
         now_s = self._kernel.now_s
-        if not self._blind:
+        if not self._unsure:
             for node in self.rows.nodes.values():
                 for control in self.jobs.values():
                     self._judge_silence(node, control, now_s)
@@ -294,7 +294,7 @@ class Server:
         for control in self.jobs.values():
             control.scan()
         if fleet_waits(self.fleet.rows):
-            self.fleet.store.of_fleet(load_fleet(self.fleet.rows, now_s, self._blind), self._config)
+            self.fleet.store.of_fleet(load_fleet(self.fleet.rows, now_s, self._unsure), self._config)
         self._call_waiting()
         self._deliver()
         for control in self.jobs.values():
@@ -323,7 +323,7 @@ class Server:
     # --- the queue, of several jobs ------------------------------------------------------------
 
     def _place(self, rows: Rows, now_s: float) -> QueuePlace | None:
-        nodes = load_nodes(self.fleet.rows, now_s, self._blind) if rows.state in QUEUED_JOB else ()
+        nodes = load_nodes(self.fleet.rows, now_s, self._unsure) if rows.state in QUEUED_JOB else ()
         return load_queue.place_of(rows, nodes, self._config, now_s)
 
     def _front(self) -> list[str]:
@@ -357,7 +357,7 @@ class Server:
         woken = asleep.intersection(load_queue.front(rows.jobs, self._config, now_s, 1))
         if now_s - self._planned_s >= PLAN_EVERY_S:
             self._planned_s = now_s
-            nodes = load_nodes(rows, now_s, self._blind)
+            nodes = load_nodes(rows, now_s, self._unsure)
             woken |= called(load_queue.plan_of(rows.jobs, nodes, self._config, now_s)) & asleep
         for job_id in sorted(woken):
             self.ring(job_id)
@@ -378,7 +378,7 @@ class Server:
 
     def _passes(self, control: Control) -> None:
         for _ in range(MAX_ROUNDS):
-            if not control.reconcile(blind=self._blind, on_decision=self.on_decision):
+            if not control.reconcile(unsure=self._unsure, on_decision=self.on_decision):
                 return
 
     def _deliver(self) -> None:

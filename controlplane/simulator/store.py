@@ -158,10 +158,8 @@ class Store(Processes):
                 save = rows.saves[of]
                 if save.fact is not None:
                     save.fact = msgspec.structs.replace(save.fact, suspect_step=step)
-            case kinds.CreateEviction(key=key, drain=drain):
-                self._asked.evict_for(key, drain)
-            case kinds.Withdraw(request=request, by=by):
-                self._asked.withdraw(request, by)
+            case kinds.CreateEviction() | kinds.CreatePreemption() | kinds.Withdraw():
+                self._of_request(change)
             case kinds.Close(command=command, state=state, detail=detail):
                 over = rows.commands[command]
                 self._check("command", over.state, state)
@@ -170,8 +168,6 @@ class Store(Processes):
                 self.on_wake(job or rows.job_id)
             case kinds.Free():
                 self.on_wake(rows.job_id)
-            case kinds.CreatePreemption():
-                self._asked.ask_to_yield(change)
             case kinds.Keep(subject=key, said=said):
                 fenced = self.is_fenced(self.row(key.replica, key.incarnation))
                 node = next(place.node_id for place in self._placed(key) if place.rank == key.rank)
@@ -187,6 +183,15 @@ class Store(Processes):
                 self._of_deadline(change)
             case kinds.Publish() | kinds.Audit() | kinds.Count():
                 pass  # Events, the audit log and counters are not simulated.
+
+    def _of_request(self, change: kinds.CreateEviction | kinds.CreatePreemption | kinds.Withdraw) -> None:
+        match change:
+            case kinds.CreateEviction(key=key, drain=drain):
+                self._asked.evict_for(key, drain)
+            case kinds.CreatePreemption():
+                self._asked.ask_to_yield(change)
+            case kinds.Withdraw(request=request, by=by):
+                self._asked.withdraw(request, by)
 
     def _findings(self, change: kinds.Change) -> None:
         rows = self._rows
