@@ -56,11 +56,17 @@ class Field:
         return self.safer is not Safer.NEITHER
 
 
+UNITS = (("_gpu_s", "GPU-s"), ("_s", "s"))
+"""By what a name ends with, the first that fits."""
+
+
 def _fields() -> Iterator[Field]:
     text = resources.files("controlplane.policy.data").joinpath("policy_fields.csv").read_text(encoding="utf-8")
     for row in csv.DictReader(io.StringIO(text)):
         name, least, most = row["name"], float(row["least"]), float(row["most"])
-        unit = "GPU-s" if name.endswith("_gpu_s") else "s" if name.endswith("_s") else "0..1" if most == 1.0 else "count"
+        unit = (
+            "GPU-s" if name.endswith("_gpu_s") else "s" if name.endswith("_s") else "0..1" if most == 1.0 else "count"
+        )
         yield Field(
             name=name,
             group=row["group"],

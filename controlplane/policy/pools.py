@@ -5,7 +5,7 @@ other, only the nodes of that slot are looked at again (ADR 0030).
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from controlplane.policy import findings, numerics
 from controlplane.policy.asked import Need, require
@@ -117,7 +117,7 @@ def _offers(
     own: dict[str, list[int]] = defaultdict(list)
     # What is proved gone holds nothing: its devices may be another's by now, whose end is not proved.
     for replica in (each for each in leaving if not each.stopped):
-        for node_id, devices in replica.by_node.items():
+        for node_id, devices in _held_by(replica):
             own[node_id].extend(devices)
     _exclude_occupied(snapshot, nodes, excluded, but={replica.index for replica in leaving})
     return offers_of(
@@ -128,6 +128,14 @@ def _offers(
         use_reserved=use_reserved,
         fresh_s=config.fresh_s,
     )
+
+
+def _held_by(replica: ReplicaFact) -> Iterable[tuple[str, Sequence[int]]]:
+    """Devices under its processes that are not proved gone, by node."""
+    if not replica.released:
+        return replica.by_node.items()
+    gone = frozenset(replica.released)
+    return [(place.node_id, (place.device_index,)) for place in replica.placements if place.rank not in gone]
 
 
 def _exclude_occupied(

@@ -56,14 +56,12 @@ class ReplicaFact(_Fact, dict=True):
     every rank is in the phase in which it is, all in a step and one at least at work, or mute
     (None: not so, or not known). `times_out`: how often it was left out in this life without
     a long time between (`policy.flaps`), `out_s`: server time of the last (None: never).
-    `stopped` True: every process is proved gone or its stop command succeeded.
-    `failed_starts` counts incarnations in a row that ended
-    before they contributed (0 when the loader does not count them). `ordered_out`: who
-    ordered its eviction, and why (empty: nobody), at server time `ordered_s` (None: not
-    kept). `refused`: a node would not start it because of its checks; `refused_starts`
-    counts those among `failed_starts`. `relieved`: why another one is to take its place while it
-    trains on (empty: nobody is), see `policy.relief`.
-    """
+    `stopped` True: every process is proved gone or its stop command succeeded; `released`: those ranks
+    that hold no device any more, where some do. `failed_starts` counts incarnations in a row that ended before
+    they contributed (0 when the loader does not count them). `ordered_out`: who ordered its eviction, and why (empty:
+    nobody), at server time `ordered_s` (None: not kept). `refused`: a node would not start it because of its checks;
+    `refused_starts` counts those among `failed_starts`. `relieved`: why another one is to take its place while it
+    trains on (empty: nobody is), see `policy.relief`."""
 
     index: int
     incarnation: int
@@ -84,6 +82,7 @@ class ReplicaFact(_Fact, dict=True):
     times_out: int = 0
     out_s: float | None = None
     stopped: bool = False
+    released: tuple[int, ...] = ()
     failed_starts: int = 0
     ordered_out: str = ""
     ordered_s: float | None = None

@@ -93,7 +93,11 @@ class CertificateRows(CourseRows):
     def spans(self) -> Sequence[tuple[int, int]]:
         """As they come."""
         rows = self._steps.order_by().values("attempt").annotate(low=Min("step"), high=Max("step"))
-        return list(rows.values_list("low", "high"))
+        begun = dict(self._job.attempts.values_list("number", "resume_step"))
+        return [
+            (min(low, begun.get(attempt, low + 1) - 1), high)
+            for attempt, low, high in rows.values_list("attempt", "low", "high")
+        ]
 
     def first_since(self, epoch: int) -> tuple[int, int] | None:
         """By attempt and number."""

@@ -7,20 +7,24 @@ With one pending job nothing of this is read. Reads alone.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from statistics import median
 from typing import Any, NamedTuple
 
 import msgspec
 from django.db.models import Count, Q
 
-from controlplane.changes.assembly.counted import MAX_REFUSED_READ, refused
+from controlplane.changes.assembly.queue import (
+    LEAVING,
+    Held,
+    held_back,
+    holder_of,
+    may_be_outranked,
+    usable_and_free,
+)
 from controlplane.fleet.models import Device, Node
 from controlplane.jobs import environment
 from controlplane.jobs.models import Attempt, Job, JobPace, Rank, Replica
 from controlplane.policies import selectors as policies
 from controlplane.policy import findings
-from controlplane.policy.facts import TERMINAL_JOB
-from controlplane.policy.ladder import backoff_s
 from controlplane.policy.placement import PLACEABLE
 from controlplane.policy.queue.demand import first_demand, later_demand
 from controlplane.policy.queue.place import QueuePlace
@@ -30,10 +34,11 @@ from controlplane.policy.queue.words import place_of as place_in
 from controlplane.policy.rules.lifecycle import parked_words
 from controlplane.policy.snapshot import DeviceFact
 from controlplane.protocol.spec import JobSpec, TrainSpec
-from controlplane.protocol.states import QUEUED_JOB, UNFIT, AttemptState, JobState
+from controlplane.protocol.states import QUEUED_JOB, AttemptState, JobState
 from controlplane.recovery import signals, stakes
 from controlplane.recovery.load_devices import NODES_A_QUERY, devices_of
 from controlplane.recovery.models import Signal
+from controlplane.recovery.stakes import recent_of
 from controlplane.runtime.clock import now_s
 from controlplane.runtime.logs import get
 from controlplane.runtime.pieces import batched
@@ -166,7 +171,7 @@ def _lenders(held: Sequence[_Here], reserved: Mapping[str, str]) -> Iterable[Len
     for node_id in open_ids:
         good = usable[node_id]
         if node_id in mixed:
-            good, free = _exact(read.get(node_id, ()), named.get(node_id, frozenset()))
+            good, free = usable_and_free(read.get(node_id, ()), named.get(node_id, frozenset()))
         else:
             free = good if not used[node_id] else {}
         owner = reserved.get(node_id, "")
@@ -178,17 +183,6 @@ def _read(node_ids: Collection[str]) -> Mapping[str, Sequence[DeviceFact]]:
     for some in batched(sorted(node_ids), NODES_A_QUERY):
         found |= devices_of(some)
     return found
-
-
-def _exact(devices: Iterable[DeviceFact], named: Collection[int]) -> tuple[dict[str, int], dict[str, int]]:
-    """(usable, free) by model, of a node whose devices were read."""
-    usable: dict[str, int] = defaultdict(int)
-    free: dict[str, int] = defaultdict(int)
-    for device in devices:
-        if device.healthy and device.index not in named:
-            usable[device.model] += 1
-            free[device.model] += device.free
-    return usable, free
 
 
 def _accused() -> tuple[set[str], dict[str, frozenset[int]]]:
@@ -232,27 +226,23 @@ def _holders(rows: Iterable[_Here], *, outranked: int | None) -> Iterable[Holder
         able = {
             job_id: (step, paces.get(job_id))
             for job_id, _, priority, state, step in found
-            if outranked is not None and priority < outranked and state == JobState.RUNNING
-            if job_id in specs and specs[job_id].preemptible and job_id not in yields
+            if job_id in specs and job_id not in yields
+            if may_be_outranked(state, priority, highest=outranked, preemptible=specs[job_id].preemptible)
         }
         stake_of = stakes.stakes_of(able, policies.of_fleet()) if able else {}
         for job_id, name, priority, state, step in found:
-            yield Holder(
+            held = Held(
                 id=job_id,
                 name=name,
                 priority=priority,
-                devices=tuple(sorted(devices[job_id].items())),
-                ends_s=_ends_s(specs[job_id].steps - step, paces.get(job_id)) if job_id in specs else None,
-                leaves=state in QUEUED_JOB or state in TERMINAL_JOB or job_id in yields,
-                yields_to=yields.get(job_id, ""),
+                state=state,
+                devices=devices[job_id],
+                left=specs[job_id].steps - step if job_id in specs else None,
+                recent=recent_of(paces.get(job_id)),
+                yields_to=yields.get(job_id),
                 stake=stake_of.get(job_id),
             )
-
-
-def _ends_s(steps_left: int, pace: Mapping[str, Any] | None) -> float | None:
-    """When it will have trained them, at the pace of its newest steps; None before it has any."""
-    recent = pace.get("recent") if pace else None
-    return now_s() + max(0, steps_left) * float(median(recent)) if recent else None
+            yield holder_of(held, now_s())
 
 
 def _specs(job_ids: Collection[str]) -> Mapping[str, _Kept]:
@@ -294,7 +284,7 @@ def _kept_back() -> Mapping[str, str]:
         job_id: parked_words(name, by) for job_id, name, by in waiting.values_list("id", "name", "parked_by") if by
     }
     leaving = waiting.filter(attempts__state=AttemptState.STOPPING).values_list("id", flat=True)
-    return dict.fromkeys(leaving, "its ranks still save and leave their devices") | found
+    return dict.fromkeys(leaving, LEAVING) | found
 
 
 def _held_up(ends: Mapping[str, list[tuple[str, float]]], with_env: Collection[str]) -> Mapping[str, str]:
@@ -302,10 +292,8 @@ def _held_up(ends: Mapping[str, list[tuple[str, float]]], with_env: Collection[s
     found: dict[str, str] = {**_kept_back()}
     policy = policies.of_fleet()
     for job_id, attempts in ends.items():
-        newest, placed_s = attempts[0]
-        times = refused(code for code, _ in attempts[:MAX_REFUSED_READ])
-        if newest == UNFIT and now_s() < placed_s + backoff_s(times, policy):
-            found[job_id] = "no node would start its last attempt, and it pauses before the next"
+        pause = held_back(attempts, policy, now_s())
+        found |= {job_id: pause} if pause else {}
     for some in batched(sorted(with_env), NODES_A_QUERY):
         for job in Job.objects.filter(pk__in=some):
             if not environment.opens(job):

@@ -34,12 +34,14 @@ def slots_of(attempt: Attempt | None, readings: Mapping[str, Reading]) -> list[S
     rows = [lives[0] for _, lives in sorted(slots.items())]
     counts = _counts(rows)
     places = _placements(attempt, rows, counts)
+    released = _released(counts)
     return [
         Slot(
             lives=[_incarnation(each) for each in slots[row.index]],
             ranks=counts[row.pk],
             placements=places[row.pk],
             readings=_readings(row, places[row.pk], readings),
+            released=released.get(row.pk, ()),
         )
         for row in rows
     ]
@@ -95,6 +97,17 @@ def _counts(rows: Iterable[Replica]) -> Mapping[int, Ranks]:
         for pk, *numbers in ranks.annotate(**asked).values_list("replica_id", *Ranks._fields):
             found[pk] = Ranks(*numbers)
     return found
+
+
+def _released(counts: Mapping[int, Ranks]) -> Mapping[int, tuple[int, ...]]:
+    """Ranks that hold no device any more, of lives of which others do."""
+    partly = [pk for pk, ranks in counts.items() if 0 < ranks.released < ranks.world_size]
+    found: dict[int, list[int]] = defaultdict(list)
+    for some in batched(partly, REPLICAS_A_QUERY):
+        gone = Rank.objects.filter(replica_id__in=some).exclude(released_at=None).order_by("rank")
+        for pk, rank in gone.values_list("replica_id", "rank"):
+            found[pk].append(rank)
+    return {pk: tuple(ranks) for pk, ranks in found.items()}
 
 
 def _placements(

@@ -11,8 +11,7 @@ import time
 from controlplane.jobs.models import Job
 from controlplane.jobs.selectors import front_of_queue
 from controlplane.jobs.services import wake_job, wake_job_later
-from controlplane.policy.queue.place import HAS_ROOM
-from controlplane.policy.queue.schedule import schedule
+from controlplane.policy.queue.schedule import called, schedule
 from controlplane.protocol.states import QUEUED_JOB
 from controlplane.recovery import load_queue
 from controlplane.runtime import events
@@ -36,16 +35,15 @@ def call_waiting() -> int:
     asleep = set(idle.values_list("id", flat=True))
     if not asleep:
         return 0
-    called = asleep.intersection(front_of_queue(1))
+    woken = asleep.intersection(front_of_queue(1))
     if _plan_is_due():
         queue = load_queue.waiting()
         plan = schedule(queue, load_queue.load_fleet(queue), load_queue.config(), now_s())
-        called |= {e.job.id for e in plan.entries if e.may_start and e.turn in HAS_ROOM} & asleep
-        called |= {plan.head} & asleep if plan.victims else set()
-    for job_id in sorted(called):
+        woken |= called(plan) & asleep
+    for job_id in sorted(woken):
         with events.unit_of_work():
             wake_job(job_id)
-    return len(called)
+    return len(woken)
 
 
 def _plan_is_due() -> bool:

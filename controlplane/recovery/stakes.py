@@ -4,15 +4,15 @@ A few queries for all jobs together, grouped by job. Reads alone.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from statistics import median
 from typing import Any
 
 from django.db.models import Count, F, Max, Min, Q, Window
 from django.db.models.functions import RowNumber
 
-from controlplane.changes.assembly.measured import RECENT, Times, learned_times
+from controlplane.changes.assembly.measured import RECENT
+from controlplane.changes.assembly.queue import HOUR_S, Asks, Trained, stake_of
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.jobs.models import Attempt
 from controlplane.jobs.numbers import COMMITTED_CHECKPOINTS, LOCAL_KIND
@@ -23,7 +23,6 @@ from controlplane.protocol.states import LIVE_REQUEST, AttemptState, RequestKind
 from controlplane.recovery.models import LIVE, Request, ViewRow
 from controlplane.runtime.clock import ago
 
-HOUR_S = 3600.0
 CAME_TO_IT = [str(state) for state in (*LIVE_REQUEST, RequestState.DONE)]
 
 
@@ -51,26 +50,24 @@ def stakes_of(jobs: Mapping[str, tuple[int, Any]], policy: PolicyConfig) -> Mapp
     found: dict[str, Stake] = {}
     for job_id, (number, began) in live.items():
         step, pace = jobs[job_id]
-        recent = pace.get("recent") if pace else None
-        step_s = float(median(recent)) if recent else policy.default_step_s
         first = views.get((job_id, number))
-        again_s = policy.default_start_s + policy.default_catch_up_s
-        history = asked.get(job_id, {})
-        done = history.get("done")
-        nothing = history.get("nothing")
-        found[job_id] = Stake(
+        trained = Trained(
             attempt=number,
             begun_s=began.timestamp(),
-            at_risk_s=max(0, step - kept.get(job_id, 0)) * step_s,
-            save_s=learned_times(Times(saves=saves.get(job_id, ()))).save_p95_s,
-            step_s=step_s,
-            again_s=max(0.0, (first - began).total_seconds()) if first is not None else again_s,
-            came_back=done is not None and done <= began,
-            asked=history.get("number", 0),
-            times=history.get("times", 0),
-            kept_s=nothing.timestamp() if nothing is not None else None,
+            first_view_s=first.timestamp() if first is not None else None,
+            step=step,
+            kept=kept.get(job_id, 0),
+            recent=recent_of(pace),
+            saves=saves.get(job_id, ()),
+            asks=asked.get(job_id, Asks()),
         )
+        found[job_id] = stake_of(trained, policy)
     return found
+
+
+def recent_of(pace: Mapping[str, Any] | None) -> Sequence[float]:
+    """Seconds of a job's newest steps; () before it has any."""
+    return (pace or {}).get("recent") or ()
 
 
 def _asked() -> Any:
@@ -109,7 +106,7 @@ def _first_views(live: Mapping[str, tuple[int, datetime]]) -> Mapping[tuple[str,
     return {(job_id, number): at for job_id, number, at in rows.annotate(first=Min("announced_at"))}
 
 
-def _history(ids: Collection[str]) -> Mapping[str, dict[str, Any]]:
+def _history(ids: Collection[str]) -> Mapping[str, Asks]:
     """Of each job that was ever asked to yield: how often, and when that came to something and when to nothing."""
     over = [str(state) for state in (RequestState.WITHDRAWN, RequestState.REFUSED, RequestState.LAPSED)]
     by_queue = Q(urgent__isnull=False, asked_at__gte=ago(HOUR_S), state__in=CAME_TO_IT)
@@ -120,4 +117,12 @@ def _history(ids: Collection[str]) -> Mapping[str, dict[str, Any]]:
         done=Max("ended_at", filter=Q(state=RequestState.DONE)),
         nothing=Max("ended_at", filter=Q(state__in=over)),
     )
-    return {row["job_id"]: row for row in counted}
+    return {
+        row["job_id"]: Asks(
+            number=row["number"],
+            times=row["times"],
+            done_s=row["done"].timestamp() if row["done"] is not None else None,
+            nothing_s=row["nothing"].timestamp() if row["nothing"] is not None else None,
+        )
+        for row in counted
+    }

@@ -10,7 +10,7 @@ import time
 from dataclasses import fields
 from pathlib import Path
 
-from controlplane.simulator import effective, heartbeats, many, report
+from controlplane.simulator import crowd, effective, heartbeats, many, report
 from controlplane.simulator.effective import Arrivals
 from controlplane.simulator.extras import Extras
 from controlplane.simulator.many import PROGRAM, Options
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     wanted = Options(
         extras=Extras(**{field.name: getattr(options, field.name) for field in fields(Extras)}),
         is_mixed=options.mixed,
-        **{name: getattr(options, name) for name in ("faults", "orders", "stills", "leaps", "standing_by")},
+        **{name: getattr(options, name) for name in ("faults", "orders", "stills", "leaps", "standing_by", "jobs")},
     )
     began_s = time.monotonic()
     seeds = range(options.seed, options.seed + options.seeds)
@@ -76,10 +76,16 @@ def _options(given: list[str]) -> argparse.Namespace:
     for field in fields(Extras):
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=int, default=0, help=HELP[field.name])
     parser.add_argument("--mixed", action="store_true", help="of every kind something, a job and a network drawn too")
+    parser.add_argument(
+        "--jobs", type=int, choices=(0, *range(1, crowd.MOST + 1)), default=1, help="with --mixed; 0: drawn, 2 to 6"
+    )
     parser.add_argument("--processes", type=int, default=1, help="over how many processes the seeds are run")
     parser.add_argument("--seconds", type=float, default=math.inf, help="at most so long; fewer seeds then")
     parser.add_argument("--json", type=Path, default=None, help="a file for what was run and what came of it")
-    return parser.parse_args(given)
+    options = parser.parse_args(given)
+    if options.jobs != 1 and not options.mixed:
+        parser.error("several jobs are drawn: --jobs goes with --mixed")
+    return options
 
 
 def _heartbeats(given: list[str]) -> int:

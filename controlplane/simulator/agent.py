@@ -28,7 +28,7 @@ from controlplane.simulator.machine import Machine
 from controlplane.simulator.process import Rank
 from controlplane.simulator.rows import Order
 from controlplane.simulator.running import Running
-from controlplane.simulator.trainer import Trainer
+from controlplane.simulator.trainers import Trainers
 
 FRAME_INTERVAL_S = 1.0
 LINK_DEAD_S = 20.0
@@ -43,7 +43,7 @@ Down = Order | Acked | Welcome
 class Agent:
     """One node and its agent. `uplink` sends to the server under the number of a session."""
 
-    def __init__(self, node: str, kernel: Kernel, trainer: Trainer, checkers: Checkers, uplink: Uplink) -> None:
+    def __init__(self, node: str, kernel: Kernel, trainer: Trainers, checkers: Checkers, uplink: Uplink) -> None:
         self.node = node
         self.machine = Machine(node, kernel)
         self.children = Children(self.machine, kernel, trainer, checkers, self)
@@ -105,7 +105,7 @@ class Agent:
     def _check_claims(self, state: State, *, same_boot: bool) -> None:
         machine, now_s = self.machine, self.machine.now_s
         for host in tuple(state.hosts.values()):
-            if same_boot and host.identity is not None and machine.host == host.identity:
+            if same_boot and host.identity is not None and machine.hosts.get(host.job_id) == host.identity:
                 self.after(HOST_IMPORTS_S, self.children.ask_host, host.job_id)
             else:
                 self.dispatch(ev.HostProcessGone(now_s=now_s, job_id=host.job_id, exit_code=None))

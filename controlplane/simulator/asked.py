@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from controlplane.changes.kinds import ReplicaKey
+from controlplane.changes.kinds import CreatePreemption, ReplicaKey
 from controlplane.policy.errors import IllegalTransition
 from controlplane.policy.plan import Decision
 from controlplane.policy.recommendation import Recommendation
@@ -17,6 +17,7 @@ from controlplane.protocol.states import LIVE_REQUEST, Mode, RequestKind, Reques
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.rows import Rows
+from controlplane.simulator.shared import Numbers, YieldRow, put
 
 VALID_S = {
     RequestKind.EVICT: 3600.0,
@@ -26,20 +27,28 @@ VALID_S = {
     RequestKind.PREEMPT: 60.0,
     RequestKind.RESUME: 60.0,
 }
+QUEUE = "queue"
+"""Who asks for a preemption that makes room for a job of higher priority."""
 
 
 class Asked:
-    """The rows of requests and who writes them. `ring`: somebody must look."""
+    """The rows of requests of a job, and who writes them. `ring`: this job is looked at ("": every one)."""
 
-    def __init__(self, rows: Rows, kernel: Kernel, checkers: Checkers, ring: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        kernel: Kernel,
+        checkers: Checkers,
+        ring: Callable[[str], None],
+        numbers: Numbers | None = None,
+    ) -> None:
         self._rows, self._kernel, self._checkers, self._ring = rows, kernel, checkers, ring
-        self._numbers = 0
+        self._numbers = numbers or Numbers()
 
     def ask(self, kind: RequestKind, who: str, reason: str, **subject: object) -> str:
         """A new request's id."""
-        self._numbers += 1
         request = RequestFact(
-            id=f"ask_{self._numbers:04d}",
+            id=f"ask_{self._numbers.next('request'):04d}",
             kind=kind,
             state=RequestState.OPEN,
             who=who,
@@ -48,18 +57,45 @@ class Asked:
             valid_until_s=self._kernel.now_s + VALID_S[kind],
             **subject,  # type: ignore[arg-type]
         )
-        self._rows.requests[request.id] = request
-        self._kernel.log("person", f"asks {request.id}: {kind} {request.node_id or request.replica or ''}")
-        self._ring()
+        self._write(request, self._rows)
         return request.id
+
+    def _write(self, request: RequestFact, rows: Rows, *, urgent: str = "") -> None:
+        """A new row of these. A drain is the fleet's."""
+        whose = "" if request.kind is RequestKind.DRAIN else rows.job_id
+        put(rows.requests, request.id, request, whose)
+        if request.kind is RequestKind.PREEMPT:
+            rows.yields[request.id] = YieldRow(urgent, self._kernel.now_s)
+        of = f" of {rows.name}" if len(rows.jobs) > 1 and whose else ""
+        self._kernel.log("person", f"asks {request.id}{of}: {request.kind} {request.node_id or request.replica or ''}")
+        self._ring(whose)
+
+    def ask_to_yield(self, asks: CreatePreemption) -> None:
+        """Another job, in the name of the queue."""
+        victim, now_s = self._rows.jobs[asks.victim], self._kernel.now_s
+        request = RequestFact(
+            id=f"ask_{self._numbers.next('request'):04d}",
+            kind=RequestKind.PREEMPT,
+            state=RequestState.OPEN,
+            who=QUEUE,
+            reason=asks.why,
+            asked_s=now_s,
+            valid_until_s=now_s + VALID_S[RequestKind.PREEMPT],
+            attempt=asks.attempt,
+            value=asks.lost_gpu_s,
+            urgent=self._rows.name,
+        )
+        self._write(request, victim, urgent=self._rows.job_id)
 
     def withdraw(self, request_id: str, who: str) -> None:
         """Taken back, unless it has ended."""
-        request = self._rows.requests.get(request_id)
-        if request is not None:
-            self._rows.requests[request_id] = msgspec.structs.replace(request, withdrawn_by=who)
-            self._kernel.log("person", f"takes {request_id} back")
-            self._ring()
+        for rows in self._rows.jobs.values():
+            request = rows.requests.get(request_id)
+            if request is not None:
+                rows.requests[request_id] = msgspec.structs.replace(request, withdrawn_by=who)
+                self._kernel.log("person", f"takes {request_id} back")
+                self._ring("" if request.kind is RequestKind.DRAIN else rows.job_id)
+                return
 
     def evict_for(self, key: ReplicaKey, drain: str) -> None:
         """The next that leaves a node that is emptied."""
@@ -75,6 +111,8 @@ class Asked:
         except IllegalTransition as error:
             self._checkers.expect(False, f"I-state: {error}")
         self._rows.answers.append(f"{request.kind}:{to}")
+        if request_id in self._rows.yields:
+            self._rows.yields[request_id].move(to, self._kernel.now_s)
         self._kernel.log("answer", f"{request.id} is {to}: {sentence}")
         if to in LIVE_REQUEST:
             self._rows.requests[request.id] = msgspec.structs.replace(request, state=to, taken_s=self._kernel.now_s)

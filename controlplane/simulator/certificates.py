@@ -145,9 +145,11 @@ class Certificates:
 
     def spans(self) -> Sequence[tuple[int, int]]:
         """As told."""
+        known = [*self._rows.attempts, *([self._rows.attempt] if self._rows.attempt is not None else [])]
+        begun = {each.number: each.resume_step - 1 for each in known}
         numbers: dict[int, list[int]] = {}
         for attempt, step in self._rows.steps:
-            numbers.setdefault(attempt, []).append(step)
+            numbers.setdefault(attempt, [begun.get(attempt, step)]).append(step)
         return [(min(each), max(each)) for each in numbers.values()]
 
     def first_since(self, epoch: int) -> tuple[int, int] | None:

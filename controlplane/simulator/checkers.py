@@ -32,10 +32,10 @@ Batches = dict[int, tuple[int, ...]]
 
 
 class Checkers:
-    """Collects violations; a world with one is a failing seed."""
+    """Collects violations; a world with one is a failing seed. `of`: behind each the job, where there are several."""
 
     def __init__(self, kernel: Kernel, micro_batches: int) -> None:
-        self._kernel = kernel
+        self._kernel, self.of = kernel, ""
         self._all_batches = frozenset(range(micro_batches))
         self.violations: list[str] = []
         self.commits = 0
@@ -56,8 +56,8 @@ class Checkers:
     def expect(self, true: bool, text: str) -> None:
         """Note a violation when `true` is not."""
         if not true:
-            self.violations.append(f"{self._kernel.now_s:.3f} {text}")
-            self._kernel.log("VIOLATION", text)
+            self.violations.append(f"{self._kernel.now_s:.3f} {text}{self.of}")
+            self._kernel.log("VIOLATION", f"{text}{self.of}")
 
     def installed(self, process: Process, order: Install) -> None:
         """Contributors that enter an epoch stand at one step with one history."""

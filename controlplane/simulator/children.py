@@ -17,6 +17,7 @@ from controlplane.protocol.rank import (
     RankForked,
     RankHello,
     RankProgress,
+    SaveNow,
     SetView,
     ToRank,
 )
@@ -27,7 +28,7 @@ from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.machine import Child, Machine
 from controlplane.simulator.process import Rank
 from controlplane.simulator.storage import Reader
-from controlplane.simulator.trainer import Trainer
+from controlplane.simulator.trainers import Trainers
 
 RECONNECT_S = 0.5
 REFLUSH_S = 5.0
@@ -66,7 +67,7 @@ class Owner(Protocol):
 class Children:
     """Processes outlive the agent; connections do not."""
 
-    def __init__(self, machine: Machine, kernel: Kernel, trainer: Trainer, checkers: Checkers, agent: Owner) -> None:
+    def __init__(self, machine: Machine, kernel: Kernel, trainer: Trainers, checkers: Checkers, agent: Owner) -> None:
         self._machine, self._kernel, self._trainer = machine, kernel, trainer
         self._checkers, self._agent = checkers, agent
         self.reader = Reader(machine, agent)
@@ -99,8 +100,8 @@ class Children:
 
     def start_host(self, job_id: str) -> None:
         """Its process exists; it imports."""
-        self._machine.host = self._machine.identity()
-        self._agent.dispatch(ev.HostStarted(now_s=self._machine.now_s, job_id=job_id, identity=self._machine.host))
+        identity = self._machine.hosts[job_id] = self._machine.identity()
+        self._agent.dispatch(ev.HostStarted(now_s=self._machine.now_s, job_id=job_id, identity=identity))
         self._agent.after(HOST_IMPORTS_S, self._ready, job_id)
 
     def _ready(self, job_id: str) -> None:
@@ -108,10 +109,10 @@ class Children:
 
     def ask_host(self, job_id: str) -> None:
         """It is ready, tells whom it has forked, and how those ended who are gone."""
-        if self._machine.host is None:
+        if job_id not in self._machine.hosts:
             return
         now_s = self._machine.now_s
-        children = tuple(self._machine.children.values())
+        children = self._forked_by(job_id)
         alive = tuple(
             RankForked(c.rank.ref, c.identity.pid, c.identity.start_time_ticks) for c in children if c.rank.alive
         )
@@ -123,19 +124,22 @@ class Children:
 
     def end_host(self, job_id: str) -> None:
         """It leaves if no rank is left."""
-        if not any(child.rank.alive for child in self._machine.children.values()):
-            self._machine.host = None
+        if not any(child.rank.alive for child in self._forked_by(job_id)):
+            self._machine.hosts.pop(job_id, None)
             self._agent.dispatch(ev.HostProcessGone(now_s=self._machine.now_s, job_id=job_id, exit_code=0))
 
     def lose_host(self, job_id: str) -> None:
         """It is killed; whom it has forked lives on."""
-        self._machine.host = None
+        self._machine.hosts.pop(job_id, None)
         self._agent.dispatch(ev.HostProcessGone(now_s=self._machine.now_s, job_id=job_id, exit_code=-SIGKILL))
+
+    def _forked_by(self, job_id: str) -> tuple[Child, ...]:
+        return tuple(child for ref, child in self._machine.children.items() if ref.job_id == job_id)
 
     def fork(self, ref: RankRef) -> None:
         """A process of the rank, if its host is there; a repeated order gets the same answer."""
         known, machine = self._agent.known(ref), self._machine
-        if known is None or machine.host is None:
+        if known is None or ref.job_id not in machine.hosts:
             return
         if ref in machine.children:
             self._forked(machine.children[ref])
@@ -308,6 +312,8 @@ class Children:
             case Evicted():
                 if not child.rank.hung:
                     self._kernel.after(self._kernel.between(*SOON_S), self.end, child.rank, (LEFT, None))
+            case SaveNow():
+                self._trainer.save_now(child.rank, self._trainer.process_of(child.rank))
             case CarryOut(command_id=command_id):
                 if not child.rank.hung:
                     self.say(child.rank, CarriedOut(command_id, True, "nothing was to be done"))
@@ -324,7 +330,10 @@ class Children:
         if effect.number == SIGKILL:
             self.end(child.rank)
         elif effect.number == SIGTERM and not child.rank.hung:
-            self.end(child.rank, (SAVED_AND_LEFT, None))
+            self._trainer.leave(child.rank, self._trainer.process_of(child.rank), self._left)
+
+    def _left(self, rank: Rank) -> None:
+        self.end(rank, (SAVED_AND_LEFT, None))
 
     def end(self, rank: Rank, how: tuple[int | None, int | None] = (None, SIGKILL)) -> None:
         """The process is gone; its agent, if there is one, hears of it in a moment."""

@@ -16,7 +16,7 @@ from controlplane.protocol.readback import Verdict
 from controlplane.protocol.states import CommandState
 from controlplane.simulator.load import there
 from controlplane.simulator.memory import MemoryRows
-from controlplane.simulator.rows import JOB_ID, CommandRow
+from controlplane.simulator.rows import CommandRow
 
 READ_LIMIT_S = 300.0
 
@@ -58,7 +58,7 @@ class DueRows(MemoryRows):
             return None
         return Save(
             id=save_id,
-            job_id=JOB_ID,
+            job_id=self.job_id,
             owner="",
             attempt=row.attempt,
             path=save_id,
@@ -90,7 +90,7 @@ class DueRows(MemoryRows):
         row, commands = self._rows.saves[save_id], self._readings(save_id)
         asked = {each.envelope.node_id for each in commands}
         done = {each.envelope.node_id for each in commands if each.state == CommandState.SUCCEEDED}
-        live = (self._rows.commands[command_id] for command_id in self._rows.outbox)
+        live = (rows.commands[command_id] for rows in self._rows.jobs.values() for command_id in rows.outbox)
         busy = {each.envelope.node_id for each in live if _reads(each) and each.state in LIVE}
         nodes = [node for name, node in sorted(self._rows.nodes.items()) if name in asked or self.is_on(name)]
         nodes.sort(key=lambda node: node.id != row.written_on)

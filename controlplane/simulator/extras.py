@@ -21,7 +21,7 @@ from controlplane.simulator.kernel import Ended, Kernel
 from controlplane.simulator.lens import Lens
 from controlplane.simulator.network import BOTH, Network, Way
 from controlplane.simulator.people import People
-from controlplane.simulator.rows import JOB_ID, Rows
+from controlplane.simulator.rows import Rows
 from controlplane.simulator.server import Server
 from controlplane.simulator.storage import Storage
 
@@ -342,9 +342,10 @@ class Harsh:
     def end_host(self) -> None:
         """It is killed; the ranks that it has forked live on."""
         agent = self._node(busy=True)
-        if agent is not None and agent.machine.host is not None:
+        if agent is not None and agent.machine.hosts:
+            jobs = sorted(agent.machine.hosts)
             self._note(Kind.HOST_ENDS, f"the rank host on {agent.node} is killed")
-            agent.children.lose_host(JOB_ID)
+            agent.children.lose_host(jobs[0] if len(jobs) == 1 else self._chance.choice(jobs))
 
     def say_nonsense(self) -> None:
         """A rank sends what its agent cannot read."""

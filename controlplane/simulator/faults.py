@@ -10,7 +10,7 @@ from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.network import Network
 from controlplane.simulator.process import Process
 from controlplane.simulator.server import Server
-from controlplane.simulator.trainer import Trainer
+from controlplane.simulator.trainers import Trainers
 
 QUIET_BEFORE_S = 15.0
 
@@ -46,7 +46,7 @@ class Faults:
     """Breaks things, on schedule and right after decisions."""
 
     def __init__(
-        self, kernel: Kernel, network: Network, server: Server, agents: dict[str, Agent], trainer: Trainer
+        self, kernel: Kernel, network: Network, server: Server, agents: dict[str, Agent], trainer: Trainers
     ) -> None:
         self._kernel, self._network, self._server = kernel, network, server
         self.agents, self._trainer = agents, trainer
@@ -137,7 +137,7 @@ class Faults:
     # --- victims -----------------------------------------------------------------------------
 
     def _with_process(self, fault: object) -> None:
-        alive = [p for p in self._trainer.processes.values() if any(r.alive and not r.hung for r in p.ranks.values())]
+        alive = [p for p in self._trainer.living() if any(r.alive and not r.hung for r in p.ranks.values())]
         if alive and callable(fault):
             self.injected.append(self._kind)
             fault(self._kernel.random.choice(alive))
@@ -273,11 +273,11 @@ class Faults:
 
     def blip(self) -> None:
         """The exchange that is under way fails for everybody."""
-        current = [p for p in self._trainer.processes.values() if p.epoch and p.able()]
+        current = [p for p in self._trainer.living() if p.epoch and p.able()]
         if current:
             newest = max(current, key=lambda process: (process.attempt, process.epoch))
             self._say(f"the exchange of epoch {newest.epoch} fails for everybody")
-            self._trainer.break_group(newest.attempt, newest.epoch)
+            self._trainer.break_group_of(newest)
 
     def _say(self, text: str) -> None:
         self._kernel.log("fault", text)

@@ -1,21 +1,32 @@
 """A hello to the simulated server's rows: the edge of `changes.handshake`."""
 
+from collections import defaultdict
+from collections.abc import Mapping
+
 from controlplane.changes.handshake import greeted, greeting_of, learned
-from controlplane.protocol.frames import PROTOCOL_MAX, AgentHello, Welcome
+from controlplane.protocol.frames import PROTOCOL_MAX, AgentHello, RankStatus, Welcome
 from controlplane.simulator.rows import NodeRow
 from controlplane.simulator.store import Store
 
 FRAME_INTERVAL_S = 1.0
 
 
-def greet(store: Store, row: NodeRow, said: AgentHello) -> None:
-    """What it proves. Events of another journal are counted from its first."""
+def greet(jobs: Mapping[str, Store], fleet: Store, row: NodeRow, said: AgentHello) -> None:
+    """What it proves, of each job; `fleet`: the store for ranks of what is no job here. Events of another journal are
+    counted from its first."""
     greeting = greeting_of(
         said, node_id=row.id, journal_id=row.journal_id, boot_id=row.boot_id, applied_seq=row.applied_seq
     )
     for seen in said.jobs:
-        store.commit(learned(store, seen, greeting))
-    store.commit(greeted(store, said.ranks, greeting))
+        if seen.job_id in jobs:
+            store = jobs[seen.job_id]
+            store.commit(learned(store, seen, greeting))
+    listed: dict[str, list[RankStatus]] = defaultdict(list)
+    for status in said.ranks:
+        listed[status.ref.job_id].append(status)
+    for job_id in sorted(listed.keys() | (jobs if greeting.renewed else {})):
+        store = jobs.get(job_id, fleet)
+        store.commit(greeted(store, listed[job_id], greeting))
     if row.journal_id != said.journal_id:
         row.journal_id, row.applied_seq = said.journal_id, 0
     row.boot_id = said.boot_id

@@ -24,6 +24,7 @@ from controlplane.changes.due.findings import DECIDED
 from controlplane.policy.facts import LIVE_ATTEMPT, TERMINAL_JOB
 from controlplane.policy.findings import KINDS
 from controlplane.policy.fleet import FleetSnapshot
+from controlplane.policy.queue.place import QueuePlace
 from controlplane.policy.recommendation import Recommendation
 from controlplane.policy.request_facts import RequestFact
 from controlplane.policy.signals.nodes import NodeUnfit
@@ -41,11 +42,11 @@ from controlplane.policy.snapshot import (
 from controlplane.policy.timeouts import Observed, section_timeouts, setup_grows, timeout_of
 from controlplane.protocol.rank_faults import is_scheduled
 from controlplane.protocol.states import ReplicaState, RequestKind, Section
-from controlplane.simulator.rows import JOB_ID, NodeRow, ReplicaRow, Rows
+from controlplane.simulator.rows import NodeRow, ReplicaRow, Rows
 
 
-def load(rows: Rows, now_s: float, blind: bool) -> JobSnapshot:
-    """One consistent picture at `now_s` of the server's clock."""
+def load(rows: Rows, now_s: float, blind: bool, place: QueuePlace | None = None) -> JobSnapshot:
+    """One consistent picture at `now_s` of the server's clock. `place`: where it stands in the queue."""
     attempts = [*([rows.attempt] if rows.attempt is not None else []), *reversed(rows.attempts)]
     replicas = replicas_of((_slot(rows, row, now_s) for _, row in sorted(rows.replicas.items())), rows.view)
     parts = Parts(
@@ -69,6 +70,7 @@ def load(rows: Rows, now_s: float, blind: bool) -> JobSnapshot:
         fleet=_fleet(rows, now_s),
         requests=_requests(rows),
         recommended=_recommended(rows),
+        queue=place,
     )
     return snapshot_of(parts)
 
@@ -81,13 +83,13 @@ def _recommended(rows: Rows) -> tuple[Recommendation, ...]:
 def _job(rows: Rows) -> JobFact:
     scheduled = is_scheduled(rows.spec.resiliency.faults)
     return JobFact(
-        id=JOB_ID,
-        name="sim",
+        id=rows.job_id,
+        name=rows.name,
         state=rows.state,
         spec=rows.spec,
         epoch=rows.epoch,
         committed_step=rows.committed_step,
-        created_s=0.0,
+        created_s=rows.created_s,
         cancel_requested=rows.cancel_requested,
         finished=rows.trained,
         progressed_s=rows.progressed_s,
@@ -168,17 +170,14 @@ def _fleet(rows: Rows, now_s: float) -> Fleet:
 def load_nodes(rows: Rows, now_s: float, unsure: bool) -> tuple[NodeFact, ...]:
     """The fleet, by id. `unsure`: silence is no evidence."""
     mine = [row for _, row in sorted(rows.nodes.items())]
-    held = {
-        (place.node_id, place.device_index)
-        for replica in (*rows.replicas.values(), *rows.ghosts)
-        for place in there(replica)
-    }
-    used = {node_id for node_id, _ in held}
-    used |= {n.id for n in mine if n.ranks_s is not None and now_s - n.ranks_s <= nodes.HOST_KEPT_S}
-    reserved = {row.id: JOB_ID for row in mine if row.reserved}
+    held = {(place.node_id, place.device_index) for replica in rows.everywhere() for place in there(replica)}
+    used = {place.node_id for place in places(rows)}
+    heard_s = {row.id: row.ranks_s[rows.job_id] for row in mine if rows.job_id in row.ranks_s}
+    used |= {node_id for node_id, at_s in heard_s.items() if now_s - at_s <= nodes.HOST_KEPT_S}
+    reserved = {row.id: row.reserved_for for row in mine if row.reserved_for}
     use = InUse(
         held=held,
-        reserved={(row.id, index) for row in mine if row.reserved for index in range(row.devices)},
+        reserved={(row.id, index) for row in mine if row.reserved_for for index in range(row.devices)},
         resets={(row.id, index): at_s for row in mine for index, at_s in row.resets.items()},
     )
     hosts = Hosts(used=used, started=rows.started, warmed=rows.warmed, asked=rows.warm_asked)
@@ -222,6 +221,11 @@ def _devices(row: NodeRow) -> Iterator[Device]:
         )
 
 
+def places(rows: Rows) -> Iterator[Placement]:
+    """Where processes of a job are that are not proved gone."""
+    return (place for row in (*rows.replicas.values(), *rows.ghosts) for place in there(row))
+
+
 def there(row: ReplicaRow) -> list[Placement]:
     """Where its processes that are not proved gone are."""
     return [place for place in row.placements if place.rank not in row.exited]
@@ -241,10 +245,10 @@ def _signals(rows: Rows, replicas: tuple[ReplicaFact, ...], now_s: float) -> tup
 
 
 def _owned(rows: Rows) -> set[tuple[str | None, int | None]]:
-    """Devices under a living replica, as (node id, index)."""
-    if rows.attempt is None or rows.attempt.state not in LIVE_ATTEMPT or rows.state in TERMINAL_JOB:
-        return set()
-    living = (row for row in rows.replicas.values() if row.state in LIVE_REPLICA)
+    """Devices under a living replica of any job, as (node id, index)."""
+    jobs = (each for each in rows.jobs.values() if each.state not in TERMINAL_JOB)
+    live = (each for each in jobs if each.attempt is not None and each.attempt.state in LIVE_ATTEMPT)
+    living = (row for each in live for row in each.replicas.values() if row.state in LIVE_REPLICA)
     return {(place.node_id, place.device_index) for row in living for place in there(row)}
 
 
@@ -307,6 +311,7 @@ def _slot(rows: Rows, row: ReplicaRow, now_s: float) -> Slot:
         ranks=Ranks(len(row.placements), len(row.joined), gone, released=gone),
         placements=row.placements,
         readings=[_reading(row, place.rank, now_s) for place in row.placements],
+        released=tuple(sorted(row.exited)) if 0 < gone < len(row.placements) else (),
     )
 
 

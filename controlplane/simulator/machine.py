@@ -117,7 +117,7 @@ class Machine:
         self.dead = False
         self.disk = Disk()
         self.children: dict[RankRef, Child] = {}
-        self.host: Identity | None = None
+        self.hosts: dict[str, Identity] = {}
         self.broken: set[int] = set()
         self.lost: set[int] = set()
         self.failing: tuple[NodeCheck, ...] = ()
@@ -154,7 +154,7 @@ class Machine:
         self.dead = True
         for child in self.children.values():
             end(child.rank)
-        self.children, self.host = {}, None
+        self.children, self.hosts = {}, {}
         self.disk.lose_power(self._kernel.random.random())
 
     def power_on(self, *, disk_kept: bool) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from controlplane.simulator import mixed
+from controlplane.simulator import crowd, mixed
 from controlplane.simulator.extras import Extras
 from controlplane.simulator.world import NONE, Outcome, World
 
@@ -17,7 +17,8 @@ PROGRAM = "python -m controlplane.simulator"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Of every seed. `is_mixed`: what its world is and meets is drawn, and nothing else here counts."""
+    """Of every seed. `is_mixed`: what its world is and meets is drawn, and nothing else here counts but `jobs`: how
+    many it has (0: that is drawn too)."""
 
     faults: int | None = None
     orders: int = 0
@@ -26,11 +27,12 @@ class Options:
     standing_by: int = 0
     extras: Extras = NONE
     is_mixed: bool = False
+    jobs: int = 1
 
     def run(self, seed: int) -> Outcome:
         """Its world."""
         if self.is_mixed:
-            return mixed.run(seed)
+            return mixed.run(seed) if self.jobs == 1 else crowd.run(seed, self.jobs or None)
         world = World(seed, standing_by=self.standing_by)
         return world.run(self.faults, orders=self.orders, stills=self.stills, leaps=self.leaps, extras=self.extras)
 
@@ -47,7 +49,8 @@ class Options:
         given += [(name, getattr(self, name)) for name in ("orders", "stills", "leaps", "standing_by")]
         given += [(field.name, getattr(self.extras, field.name)) for field in fields(Extras)]
         words = [f"--{name.replace('_', '-')} {count}" for name, count in given if count or name == "faults"]
-        return " ".join([PROGRAM, f"--seed {seed}", *(["--mixed"] if self.is_mixed else words)])
+        jobs = [] if self.jobs == 1 else [f"--jobs {self.jobs}"]
+        return " ".join([PROGRAM, f"--seed {seed}", *(["--mixed", *jobs] if self.is_mixed else words)])
 
 
 def run(options: Options, seeds: Iterable[int], processes: int = 1) -> Iterator[Outcome]:

@@ -20,7 +20,7 @@ from controlplane.protocol.states import AttemptState, CommandState, RankState, 
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.course import incident_id
 from controlplane.simulator.kernel import Kernel
-from controlplane.simulator.load import there
+from controlplane.simulator.load import places, there
 from controlplane.simulator.rows import JOB_ID, CommandRow, ReplicaRow, Rows
 
 HANG_TIMEOUT_S = 6.5
@@ -35,8 +35,8 @@ class MemoryRows:
 
     @property
     def job_id(self) -> str:
-        """The one there is."""
-        return JOB_ID
+        """Of these rows."""
+        return self._rows.job_id
 
     @property
     def now_s(self) -> float:
@@ -46,7 +46,7 @@ class MemoryRows:
     def job(self) -> facts.Job:
         """The one there is."""
         rows = self._rows
-        return facts.Job(JOB_ID, "sim", "", rows.state, rows.epoch, rows.spec, rows.looks_taken)
+        return facts.Job(rows.job_id, rows.name, "", rows.state, rows.epoch, rows.spec, rows.looks_taken)
 
     def attempt(self, number: int | None = None) -> facts.Attempt:
         """The newest alone is kept."""
@@ -154,8 +154,8 @@ class MemoryRows:
     def under_way(self, node_id: str) -> Sequence[Answered]:
         """By when they were ordered."""
         rows = (self._rows.commands[command_id] for command_id in self._rows.outbox)
-        mine = (row for row in rows if row.envelope.node_id == node_id and row.envelope.job_id == JOB_ID)
-        return [answered_of(row) for row in mine if row.state == CommandState.ACKNOWLEDGED]
+        mine = (row for row in rows if row.envelope.node_id == node_id and row.envelope.job_id == self.job_id)
+        return [answered_of(row, self.job_id) for row in mine if row.state == CommandState.ACKNOWLEDGED]
 
     def is_our_end(self, signature: str, attempt: int, end: str) -> bool:
         """Nothing is signed here."""
@@ -251,7 +251,8 @@ class MemoryRows:
         step = next(limit for limit in found if limit.section is Section.STEP)
         bounded = msgspec.structs.replace(step, value_s=HANG_TIMEOUT_S if wanted.step_s == "auto" else wanted.step_s)
         limits = tuple(bounded if limit is step else limit for limit in found)
-        return facts.Terms("store:1", "/checkpoints", 60.0, limits, {})
+        place = "/checkpoints" if self.job_id == JOB_ID else f"/checkpoints/{self.job_id}"
+        return facts.Terms("store:1", place, 60.0, limits, {})
 
     def node_name(self, node_id: str) -> str:
         """Nodes are called what they are."""
@@ -260,7 +261,8 @@ class MemoryRows:
     def device(self, node_id: str, index: int) -> facts.Device | None:
         """Called by its place."""
         node = self._rows.nodes[node_id]
-        held = any(rank.device_index == index for rank in self.held(node_id))
+        held = ((rows.job_id, place) for rows in self._rows.jobs.values() for place in places(rows))
+        holders = (job_id for job_id, place in held if (place.node_id, place.device_index) == (node_id, index))
         if not 0 <= index < node.devices:
             return None
         return facts.Device(
@@ -268,7 +270,7 @@ class MemoryRows:
             reset_wanted=index in node.resets,
             model=node.model,
             works=index not in node.lost_devices | node.barred,
-            holder=JOB_ID if held else "",
+            holder=next(holders, ""),
         )
 
     def xid_counts(self, node_id: str, index: int, xid: int, *, at_s: float, link: int | None) -> Mapping[str, int]:
@@ -281,7 +283,7 @@ class MemoryRows:
     def is_on(self, node_id: str) -> bool:
         """As long as it is remembered who was there."""
         placed = {place.node_id for row in (*self.all_replicas(), *self._rows.older) for place in row.placements}
-        return node_id in placed or self._rows.nodes[node_id].reserved
+        return node_id in placed or self._rows.nodes[node_id].reserved_for == self.job_id
 
     def command(self, command_id: str) -> facts.Command | None:
         """Nothing is forgotten."""
@@ -350,17 +352,21 @@ class MemoryRows:
         return facts.Request(row.id, row.kind, row.state) if row is not None else None
 
     def makes_room(self) -> Sequence[str]:
-        """A world has one job."""
-        return []
+        """By id."""
+        others = self._rows.jobs.values()
+        asks = ((request, rows) for rows in others for request, row in rows.yields.items() if row.urgent == self.job_id)
+        live = ((request, rows.requests[request]) for request, rows in asks if request in rows.requests)
+        return sorted(request for request, fact in live if not fact.withdrawn_by)
 
     def parts(self, request_id: str) -> Sequence[facts.Request]:
         """In order."""
-        parts = [row for row in self._rows.requests.values() if row.drain == request_id and not row.withdrawn_by]
+        asked = (row for rows in self._rows.jobs.values() for row in rows.requests.values())
+        parts = [row for row in asked if row.drain == request_id and not row.withdrawn_by]
         return [facts.Request(row.id, row.kind, row.state) for row in parts]
 
 
-def answered_of(row: CommandRow) -> Answered:
-    """As the core sees a command."""
+def answered_of(row: CommandRow, job_id: str) -> Answered:
+    """As the core sees a command that was given for this job ("": for none)."""
     envelope = row.envelope
     return Answered(
         id=envelope.command_id,
@@ -372,7 +378,7 @@ def answered_of(row: CommandRow) -> Answered:
         detail=row.detail,
         data=row.data,
         ttl_s=envelope.ttl_s,
-        job_id=JOB_ID,
+        job_id=job_id or None,
         decided=True,
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from controlplane.changes.answers import answered, calls
+from controlplane.changes.answers import Answered, answered, calls
 from controlplane.changes.due import readback
 from controlplane.changes.outbox import LIVE, RESEND_S, heard, is_overdue, is_sent_now
 from controlplane.policy.transitions import check
@@ -36,9 +36,9 @@ class Outbox:
         if not found.again:
             self._move(row, found.to, at_s)
         elif isinstance(row.envelope.body, VerifyCheckpoint):
-            self._store.commit(readback.answered(self._store, answered_of(row)))
-        if calls(answered_of(row).kind, answer.state):
-            self._store.on_wake()
+            self._store.commit(readback.answered(self._store, self._answered(row)))
+        if calls(self._answered(row).kind, answer.state):
+            self._store.on_wake(self._store.job_id)
 
     def sweep(self) -> bool:
         """Expire and send what is due; True if something has expired."""
@@ -70,9 +70,9 @@ class Outbox:
         row.state = to
         if to == CommandState.SUCCEEDED:
             self._succeeded(row, at_s)
-        self._store.commit(answered(self._store, answered_of(row)), seen_s=at_s)
+        self._store.commit(answered(self._store, self._answered(row)), seen_s=at_s)
         if isinstance(row.envelope.body, VerifyCheckpoint):
-            self._store.commit(readback.answered(self._store, answered_of(row)))
+            self._store.commit(readback.answered(self._store, self._answered(row)))
 
     def _succeeded(self, row: CommandRow, at_s: float) -> None:
         """Where a rank host is up."""
@@ -81,3 +81,6 @@ class Outbox:
                 self._rows.started.add(row.envelope.node_id)
             case WarmHost():
                 self._rows.warmed[row.envelope.node_id] = at_s
+
+    def _answered(self, row: CommandRow) -> Answered:
+        return answered_of(row, self._store.job_id)

@@ -4,6 +4,7 @@ Each rank runs `trainer.core`; what its replica does together is one thing here.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -56,6 +57,9 @@ class Rank:
             self.hung, self.hung_since_s, self.stood_since_s = True, now_s, since_s
 
 
+Leaver = tuple[Rank, Callable[[Rank], None]]
+
+
 @dataclass(slots=True)
 class Process:
     """One incarnation of a replica. `asked` is what its ranks wait for together; `left` of the
@@ -65,7 +69,9 @@ class Process:
     last transfer took. `lineage` notes in which epoch each step was committed. `phase_since_s`, `section_since_s`:
     when (kernel's time) it began the phase that it is in, and the step or the setup. `stands_since_s`: since when
     (kernel's time) its step has waited for a view, `stood_s`: how long it has before; `step_s`: what its last step
-    took, of which `stall_s` so; `times`: what they teach."""
+    took, of which `stall_s` so; `times`: what they teach. `save_asked`: it saves at the end of its step; `leavers`:
+    ranks that are to end then, and how; `left_s`: when they have (kernel's time), `in_order`: with
+    all their ranks, and saved if it was theirs to save."""
 
     attempt: int
     index: int
@@ -86,6 +92,10 @@ class Process:
     fetch_began_s: float = 0.0
     fetch_s: float = 0.0
     saves_until_s: float = 0.0
+    save_asked: bool = False
+    leavers: list[Leaver] = field(default_factory=list)
+    left_s: float | None = None
+    in_order: bool = False
     due_s: float = 0.0
     loaded: bool = True
     phase_since_s: float = 0.0
@@ -249,7 +259,9 @@ def core_of(ref: RankRef, launch: ReplicaLaunch, *, committed: int) -> RankCore:
     return RankCore(standing, micro_batch_count=count, max_contributors=launch.config.max_contributors)
 
 
-def save_of(process: Process, step: int, epoch: int, *, state: Literal["writing", "complete"]) -> CheckpointReport:
+def save_of(
+    process: Process, step: int, epoch: int, *, state: Literal["writing", "complete"], kind: str = "interval"
+) -> CheckpointReport:
     """What is told of its save at this step."""
     path = f"{process.launch.config.checkpoint_dir}/{process.attempt}/{epoch}/{step}"
-    return CheckpointReport(step=step, path=path, state=state, kind="interval", epoch=epoch)
+    return CheckpointReport(step=step, path=path, state=state, kind=kind, epoch=epoch)

@@ -1,29 +1,36 @@
 """Ranks and devices of the store in memory: what moves them, and what follows for their places."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from controlplane.changes import kinds
+from controlplane.changes import kinds, outbox
 from controlplane.changes.acts import FOR_DEVICES
 from controlplane.changes.assembly.snapshot import End
+from controlplane.changes.diagnostics import SCHEDULED
 from controlplane.changes.due.kinds import AskReader, CloseSession, Deadline, EndReading, MoveSave, ObserveSave
 from controlplane.changes.kinds import RankKey
 from controlplane.policy import bars
 from controlplane.policy.errors import IllegalTransition
-from controlplane.policy.plan import Decision
+from controlplane.policy.plan import AnswerRequest, Decision, StartReplica
+from controlplane.policy.requests import RULES as ASKED
 from controlplane.policy.signals.ranks import SlowRank
 from controlplane.policy.snapshot import Placement
 from controlplane.policy.transitions import check
 from controlplane.protocol.commands import (
     Body,
+    CommandEnvelope,
     EndVerification,
     InjectDeviceFault,
     InjectLinkFault,
+    RequestSave,
     VerifyCheckpoint,
+    WarmHost,
 )
-from controlplane.protocol.states import CheckpointState, NodeState, RankState
+from controlplane.protocol.states import CheckpointState, CommandState, NodeState, RankState, RequestState
 from controlplane.simulator.due import DueRows
-from controlplane.simulator.rows import NodeRow, ReplicaRow
+from controlplane.simulator.load import places
+from controlplane.simulator.rows import CommandRow, NodeRow, ReplicaRow
+from controlplane.simulator.shared import Numbers
 
 SAVE_COLUMNS = {"verify_due_s": "due_s", "state_reason": "reason"}
 """What `SaveRow` calls them."""
@@ -35,13 +42,12 @@ BESIDE_TTL_S = 60.0
 
 
 class Processes(DueRows):
-    """The part of the store that is about what runs where. `_decision`: what is being carried out."""
+    """The part of the store that is about what runs where, and about commands. `_decision`: what is being carried out,
+    one of `_decisions`."""
 
     _decision: Decision | None = None
-
-    def _command(self, node: str, body: Body, attempt: int | None, ttl_s: float) -> str:
-        """Its id."""
-        raise NotImplementedError
+    _decisions = 0
+    _numbers: Numbers
 
     def send(self, node: str, body: Body, attempt: int) -> str:
         """A command beside all decisions; its id."""
@@ -49,6 +55,52 @@ class Processes(DueRows):
         command_id = self._command(node, body, attempt, BESIDE_TTL_S)
         self._decision = decision
         return command_id
+
+    def _command(self, node: str, body: Body, attempt: int | None, ttl_s: float) -> str:
+        command_id = f"cmd_{self._numbers.next('command'):05d}"
+        envelope = CommandEnvelope(
+            command_id=command_id,
+            node_id=node,
+            epoch=self._rows.epoch if attempt is not None and not isinstance(body, UNFENCED) else 0,
+            age_s=0.0,
+            ttl_s=ttl_s,
+            body=body,
+            job_id=self.job_id if attempt is not None else "",
+            attempt=attempt or 0,
+            decision_id=f"dec_{self._decisions:05d}" if self._decision is not None else "",
+        )
+        for act in self._decision.actions if self._decision is not None else ():
+            if isinstance(act, AnswerRequest) and act.to is RequestState.TAKEN:
+                self._rows.carriers.setdefault(act.request, []).append(command_id)
+        self._void(envelope)
+        row = self._rows.commands[command_id] = CommandRow(envelope, self.now_s, self.now_s + ttl_s)
+        if self._decision is not None:
+            row.rule = self._decision.rule
+            row.incident = "" if row.rule in (SCHEDULED, *ASKED) else self.open_incident()
+        self._rows.outbox.append(command_id)
+        if isinstance(body, WarmHost):
+            self._rows.warm_asked[node] = self.now_s
+        if isinstance(body, RequestSave) and body.save_kind == "emergency":
+            self._rows.emergency_s = self.now_s
+        return command_id
+
+    def _void(self, envelope: CommandEnvelope) -> None:
+        """What it makes void of that node."""
+        new = outbox.sent(envelope.body, epoch=envelope.epoch)
+        for row in (self._rows.commands[command_id] for command_id in self._rows.outbox if new is not None):
+            old = outbox.sent(row.envelope.body, epoch=row.envelope.epoch)
+            there = row.envelope.node_id == envelope.node_id and row.state in outbox.UNSENT
+            if there and new is not None and old is not None and outbox.is_void(old, new):
+                self._check("command", row.state, CommandState.SUPERSEDED)
+                row.state = CommandState.SUPERSEDED
+
+    def taken(self, starts: Iterable[StartReplica]) -> str:
+        """A device of theirs that another job has, in words; "" where none has."""
+        wanted = {(place.node_id, place.device_index) for start in starts for place in start.placements}
+        for rows in (each for each in self._rows.jobs.values() if each is not self._rows):
+            if held := wanted & {(place.node_id, place.device_index) for place in places(rows)}:
+                return f"{sorted(held)} is held by {rows.name}"
+        return ""
 
     def _placed(self, key: RankKey) -> tuple[Placement, ...]:
         return self.row(key.replica, key.incarnation).placements

@@ -25,6 +25,7 @@ from controlplane.changes.turn import OVER
 from controlplane.policy import ways
 from controlplane.policy.decide import decide
 from controlplane.protocol.states import JobState
+from controlplane.simulator.judge import ENDED
 from controlplane.simulator.meter import Meter
 from controlplane.simulator.moments import (
     HANG_RETURNS,
@@ -41,7 +42,7 @@ from controlplane.simulator.moments import (
 from controlplane.simulator.process import Process
 from controlplane.simulator.server import Decide
 from controlplane.simulator.steering import Fork, Steering
-from controlplane.simulator.world import ENDED, World
+from controlplane.simulator.world import World
 
 SLICE_S = 2.0
 LIMIT_S = 20_000.0

@@ -1,6 +1,7 @@
 """What the simulated server keeps: the rows that the real one has in its database."""
 
 from collections import deque
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -30,6 +31,7 @@ from controlplane.protocol.states import (
     ReplicaState,
 )
 from controlplane.simulator.course import Course
+from controlplane.simulator.shared import YieldRow
 
 JOB_ID = "job_sim"
 MAX_DIAGNOSTICS = 256
@@ -113,8 +115,8 @@ class AttemptRow:
 
 @dataclass(slots=True)
 class NodeRow:
-    """`seen_s` last frame, `ranks_s` last that told of ranks; up to `applied_seq` of the journal `journal_id` is
-    applied, `session` is the newest.
+    """`seen_s` last frame, `ranks_s` by job the last that told of ranks; up to `applied_seq` of the journal
+    `journal_id` is applied, `session` is the newest. `reserved_for`: the job whose spare it is, "" for none.
     `connected`: its connection, which `web` holds, is open since `opened_s`; `closed_s`: when it was closed.
     `emptied`: by a drain that is done. `barred`: devices that take no work, of which `resets` wait for a reset
     since then. `reason`: why it is in its state. `model` and `memory_bytes` of
@@ -132,8 +134,8 @@ class NodeRow:
     journal_id: str = ""
     boot_id: str = ""
     applied_seq: int = 0
-    reserved: bool = False
-    ranks_s: float | None = None
+    reserved_for: str = ""
+    ranks_s: dict[str, float] = field(default_factory=dict)
     lost_devices: set[int] = field(default_factory=set)
     barred: set[int] = field(default_factory=set)
     resets: dict[int, float] = field(default_factory=dict)
@@ -235,8 +237,10 @@ class CommandRow:
 
 @dataclass(slots=True)
 class Rows:
-    """Everything the server knows. `ghosts`: older incarnations not proved gone, `older`: all of the attempt;
-    `started`: nodes on which a start succeeded, `warmed` and `warm_asked`: when a rank host was; `outbox`:
+    """Everything the server knows of the job `job_id`, submitted at `created_s`, and of its fleet: nodes, what is found
+    of these, drains, processes of the server and `acts_s` are the same for all `jobs` of a world.
+    `ghosts`: older incarnations not proved gone, `older`: all of the attempt; `started`: nodes on which a start
+    succeeded, `warmed` and `warm_asked`: when a rank host was; `outbox`:
     the commands that had no final answer when it was last gone through, in order; `steps`: those that were told of
     last, by attempt and number, in the order of their first word; `settled`: findings about hardware
     that are dealt with; `attempts`: those before; `views` of this one; `charged_s`, `acts_s`: when a restart was
@@ -248,7 +252,7 @@ class Rows:
     `requests` that have not ended, `answers` to all, in order, and `carriers`: the commands that carry one out;
     `incident_s`: when what is open was opened; `save_begun_s` of the save that is being written, `saves_s`: seconds
     that each took; `emergency_s`: when one was ordered; `env_opens`: a key of the server opens what rests sealed;
-    `parked_by`: who preempted the job, and why;
+    `parked_by`: who preempted the job, and why; `yields`: how it was asked to, by request;
     `ends` of ranks that accuse their place, `bars` of those that
     left for being slow; `marks`: lines of logs, by marker;
     `diagnostics` of ranks, and `verdicts` of their Flight Recorders, and what is kept for them
@@ -256,6 +260,10 @@ class Rows:
     server that holds connections last said that it lives."""
 
     spec: TrainSpec
+    job_id: str = JOB_ID
+    name: str = "sim"
+    created_s: float = 0.0
+    jobs: dict[str, "Rows"] = field(default_factory=dict, repr=False, compare=False)
     state: JobState = JobState.PENDING
     epoch: int = 0
     committed_step: int = 0
@@ -277,7 +285,7 @@ class Rows:
     commanded: Install | None = None
     installed_s: float | None = None
     flushes: dict[tuple[int, int, int], Flush] = field(default_factory=dict)
-    signals: dict[str, SignalFact] = field(default_factory=dict)
+    signals: MutableMapping[str, SignalFact] = field(default_factory=dict)
     nodes: dict[str, NodeRow] = field(default_factory=dict)
     saves: dict[str, SaveRow] = field(default_factory=dict)
     reads_here: dict[str, float] = field(default_factory=dict)
@@ -300,7 +308,8 @@ class Rows:
     last_wait: str = ""
     history: list[str] = field(default_factory=list)
     bars: list[BarFact] = field(default_factory=list)
-    requests: dict[str, RequestFact] = field(default_factory=dict)
+    requests: MutableMapping[str, RequestFact] = field(default_factory=dict)
+    yields: dict[str, YieldRow] = field(default_factory=dict)
     answers: list[str] = field(default_factory=list)
     carriers: dict[str, list[str]] = field(default_factory=dict)
     cancel_requested: bool = False
@@ -320,6 +329,20 @@ class Rows:
     needs: dict[str, NeedRow] = field(default_factory=dict)
     webs: dict[str, float] = field(default_factory=dict)
     course: Course = field(default_factory=Course)
+
+    def __post_init__(self) -> None:
+        self.jobs[self.job_id] = self
+
+    @property
+    def label(self) -> str:
+        """In front of a line about it, "" for the only job of a world."""
+        return "" if self.job_id == JOB_ID and len(self.jobs) == 1 else f"{self.name}: "
+
+    def everywhere(self) -> Iterator[ReplicaRow]:
+        """Incarnations of all jobs, but for those that are proved gone and followed."""
+        for rows in self.jobs.values():
+            yield from rows.replicas.values()
+            yield from rows.ghosts
 
     def transfer_s(self, path: str) -> float | None:
         """The longer of the seconds in which it was written and read back; None: it is not known here."""

@@ -1,105 +1,152 @@
-"""The simulated control plane: ingest, detectors, the reconcile loop, delivery.
+"""The simulated control plane: ingest, detectors, and a `Control` for each job.
 
-Level-triggered: a wake-up (an event, a signal) or the stored deadline wakes `_reconcile`,
-which loads, decides and applies. Commands are delivered at once and again until answered.
+Commands are delivered at once and again until answered. In a world of several jobs all that is the fleet's (nodes, what
+is found of them, drains) is one, and a pass of a job that waits asks the queue's plan for its place, as in the product;
+who waits is woken when a device is freed, when a job leaves the queue, and by the plan (`recovery.queue_pass`).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
-from controlplane.changes.behind import entered_at_once, entered_behind, starts_behind, still_wanted
-from controlplane.changes.due.findings import report_unknown, settle_old
-from controlplane.changes.due.sessions import close_dead
 from controlplane.changes.hearing import HEARD, hear
-from controlplane.changes.marks import tell_marked
 from controlplane.changes.silence import fell_silent, is_heard, silence_of
 from controlplane.changes.speaker import Speaker
-from controlplane.policy.budget import Entry
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.decide import decide
-from controlplane.policy.elsewhere import decide_asking, parted
-from controlplane.policy.plan import Decision, Plan
-from controlplane.policy.snapshot import JobSnapshot, SignalFact
-from controlplane.policy.stuck import Alone, alone_at_work
+from controlplane.policy.queue.place import QueuePlace
+from controlplane.policy.queue.schedule import called
+from controlplane.policy.snapshot import SignalFact
 from controlplane.protocol.errors import IdentityMismatch
-from controlplane.protocol.frames import (
-    Acked,
-    AgentFrame,
-    AgentHello,
-    CommandAnswer,
-    EventBody,
-    Welcome,
-)
+from controlplane.protocol.frames import Acked, AgentFrame, AgentHello, CommandAnswer, EventBody, HostExited
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.spec import TrainSpec
-from controlplane.protocol.states import AttemptState, Mode
+from controlplane.protocol.states import QUEUED_JOB, JobState
+from controlplane.simulator import load_queue
 from controlplane.simulator.asked import Asked
-from controlplane.simulator.certificates import Certificates
 from controlplane.simulator.checkers import Checkers
+from controlplane.simulator.control import Control, Decide, Downlink
 from controlplane.simulator.hello import FRAME_INTERVAL_S, greet, welcome
-from controlplane.simulator.keeping import Keeping
 from controlplane.simulator.kernel import Kernel
-from controlplane.simulator.load import fleet_waits, load, load_fleet
-from controlplane.simulator.outbox import Outbox
-from controlplane.simulator.readings import Readings
-from controlplane.simulator.rows import JOB_ID, NodeRow, Order, ReplicaRow, Rows
+from controlplane.simulator.load import fleet_waits, load_fleet, load_nodes
+from controlplane.simulator.rows import NodeRow, ReplicaRow, Rows
+from controlplane.simulator.shared import Numbers, Part, V
 from controlplane.simulator.storage import Storage
 from controlplane.simulator.store import Sick, Store
 
+__all__ = ["Decide", "Job", "Server"]
 SCAN_S = 0.5
 SOCKET_S = 3.0
 """A web process closes a connection on which nothing came for so long; here all ends of a connection look so."""
 BLIND_AFTER_PAUSE_S = 5.0
 WELCOMED_S = 0.05
 MAX_ROUNDS = 20
+PLAN_EVERY_S = 5.0
+"""As `recovery.queue_pass`."""
 
-Downlink = Callable[[str, Order | Acked | Welcome], None]
-Value = str | int | float | bool | None
-Decide = Callable[[JobSnapshot, PolicyConfig], Plan]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One that is submitted. `sick` is the checkers' truth."""
+
+    id: str
+    name: str
+    spec: TrainSpec
+    checkers: Checkers
+    sick: Sick
 
 
 class Server:
-    """One job's control plane. `downlink` sends to an agent; `sick` is the checkers' truth; `decide`
-    is the policy, around which a roll-out puts a way out of its own."""
+    """The control plane of a fleet. `downlink` sends to an agent. What is asked without naming a job is asked of the
+    first."""
 
     def __init__(
         self,
-        spec: TrainSpec,
+        first: Job,
         nodes: dict[str, int],
         config: PolicyConfig,
         kernel: Kernel,
-        checkers: Checkers,
         downlink: Downlink,
-        sick: Sick,
         storage: Storage,
+        *,
+        several: bool = False,
     ) -> None:
-        self.rows = Rows(spec=spec, nodes={name: NodeRow(name, devices) for name, devices in nodes.items()})
         self.paused_until_s = 0.0
         self.blind_until_s = 0.0
         self.pauses: list[tuple[float, float]] = []
-        self.decide: Decide = decide
         self.on_decision: Callable[[str], None] = lambda choice: None
-        self._config, self._kernel, self._checkers, self._downlink = config, kernel, checkers, downlink
-        self.asked = Asked(self.rows, kernel, checkers, self.ring)
-        self.store = Store(self.rows, kernel, checkers, sick, self.asked)
-        self.store.on_wake = self.ring
-        self.readings, self.keeping = Readings(self.rows, self.store, storage), Keeping(self.rows, self.store)
-        self.store.on_final = self.keeping.end
-        self._certificates = Certificates(self.rows, kernel, checkers)
-        self._outbox = Outbox(self.rows, self.store, downlink)
-        self._next_pass_s: float | None = 0.0
-        self._rung = True
-        self._alone: frozenset[Alone] = frozenset()
+        self._config, self._kernel, self._downlink, self._storage = config, kernel, downlink, storage
+        self._numbers, self._several, self._planned_s = Numbers(), several, 0.0
+        rows = Rows(spec=first.spec, nodes={name: NodeRow(name, devices) for name, devices in nodes.items()})
+        self.jobs: dict[str, Control] = {}
+        self.fleet = self._control(rows, first.checkers, first.sick)
+        if several:
+            rows.job_id, rows.jobs, rows.signals, rows.requests = "", {}, Part(), Part()
+            self.submit(first)
+        else:
+            self.jobs = {rows.job_id: self.fleet}
+        self.first = self.jobs[first.id]
         self._starts = 0
         self._web = ""
         self._begin()
+
+    def _control(self, rows: Rows, checkers: Checkers, sick: Sick) -> Control:
+        parts = (rows, self._config, self._kernel, checkers, sick, self._storage, self._downlink)
+        return Control(*parts, self.ring, self._numbers)
+
+    def submit(self, job: Job) -> Control:
+        """It waits in the queue from now on."""
+        fleet = self.fleet.rows
+        rows = Rows(
+            spec=job.spec,
+            job_id=job.id,
+            name=job.name,
+            created_s=self._kernel.now_s,
+            jobs=fleet.jobs,
+            nodes=fleet.nodes,
+            signals=_seen_by(fleet.signals, job.id),
+            requests=_seen_by(fleet.requests, job.id),
+            settled=fleet.settled,
+            acts_s=fleet.acts_s,
+            webs=fleet.webs,
+        )
+        made = self.jobs[job.id] = self._control(rows, job.checkers, job.sick)
+        made.place, made.on_left, made.store.on_freed = self._place, self._wake_front, self._freed
+        self.ring(job.id)
+        return made
 
     def _begin(self) -> None:
         """A process of its own, which holds no connection yet."""
         self._starts += 1
         self._web = f"web-{self._starts}"
         self.rows.webs[self._web] = self._kernel.now_s
+
+    # --- the first job, or the only one -----------------------------------------------------
+
+    @property
+    def rows(self) -> Rows:
+        """Of it."""
+        return self.first.rows
+
+    @property
+    def store(self) -> Store:
+        """Of it."""
+        return self.first.store
+
+    @property
+    def asked(self) -> Asked:
+        """Of it."""
+        return self.first.asked
+
+    @property
+    def decide(self) -> Decide:
+        """Its policy."""
+        return self.first.decide
+
+    @decide.setter
+    def decide(self, judge: Decide) -> None:
+        self.first.decide = judge
+
+    # --- its process ------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to scan."""
@@ -110,9 +157,10 @@ class Server:
         self.rows.signals[signal.id] = signal
         self.ring()
 
-    def ring(self) -> None:
-        """Something was written that somebody must look at."""
-        self._rung = True
+    def ring(self, job: str = "") -> None:
+        """Something was written that the job, or ("") every one, is to be looked at for."""
+        for control in [self.jobs[job]] if job in self.jobs else self.jobs.values():
+            control.rung = True
         self._kernel.after(0.001, self._wake)
 
     def pause(self, seconds: float) -> None:
@@ -125,21 +173,28 @@ class Server:
     def restart(self, seconds: float) -> None:
         """Its process ends and is back so much later; what it had in memory is gone."""
         self.pause(seconds)
-        self._rung, self._next_pass_s, self._alone = True, 0.0, frozenset()
+        for control in self.jobs.values():
+            control.forget()
+        self._planned_s = 0.0
         self._begin()
 
     def set_back(self, kept: Rows, seconds: float) -> None:
         """Its database is restored to what it was (`kept`), and its process is back so much later. Only its nodes know
         what was decided since."""
         for each in fields(Rows):
-            setattr(self.rows, each.name, getattr(kept, each.name))
-        self._checkers.set_back()
+            if each.name != "jobs":
+                setattr(self.rows, each.name, getattr(kept, each.name))
+        self.first.checkers.set_back()
         self.restart(seconds)
 
     @property
     def paused(self) -> bool:
         """Stopped now."""
         return self._kernel.now_s < self.paused_until_s
+
+    @property
+    def _unsure(self) -> bool:
+        return self._kernel.now_s < self.blind_until_s
 
     # --- ingest --------------------------------------------------------------------------
 
@@ -157,9 +212,10 @@ class Server:
         row.seen_s = self._kernel.now_s
         if not row.connected or row.web != self._web:
             row.open(self._web, self._kernel.now_s)
-        row.ranks_s = row.seen_s if frame.ranks else row.ranks_s
-        self.store.commit(is_heard(self.store, row.id))
+        for control in self.jobs.values():
+            control.store.commit(is_heard(control.store, row.id))
         for status in frame.ranks:
+            row.ranks_s[status.ref.job_id] = row.seen_s
             replica = self._replica(status.ref)
             if replica is not None:
                 replica.spoke_s[status.ref.rank] = self._kernel.now_s - status.silent_s
@@ -170,29 +226,38 @@ class Server:
                 row.applied_seq = event.seq
                 self._event(row, event.body, self._kernel.now_s - event.age_s)
         self._downlink(row.id, Acked(row.applied_seq))
-        if self._rung:
-            self._kernel.after(0.001, self._wake)
+        self._wake_soon()
 
     def _hello(self, row: NodeRow, session: int, hello: AgentHello) -> None:
-        self.store.commit(is_heard(self.store, row.id))
-        greet(self.store, row, hello)
-        self._rung = True
+        for control in self.jobs.values():
+            control.store.commit(is_heard(control.store, row.id))
+        greet({job_id: control.store for job_id, control in self.jobs.items()}, self.fleet.store, row, hello)
+        named = {*(seen.job_id for seen in hello.jobs), *self._wanting()} if self._several else self.jobs.keys()
+        for job_id, control in self.jobs.items():
+            control.rung = control.rung or job_id in named or bool(control.store.held(row.id))
         row.session, row.seen_s = session, self._kernel.now_s
         row.open(self._web, self._kernel.now_s)
         self._kernel.after(WELCOMED_S, self._welcomed, row)
         self._downlink(row.id, welcome(row))
-        if self._rung:
+        self._wake_soon()
+
+    def _wake_soon(self) -> None:
+        if any(control.rung for control in self.jobs.values()):
             self._kernel.after(0.001, self._wake)
 
     def _welcomed(self, row: NodeRow) -> None:
         """A socket keeps the order of what was sent on it, which this network does not: commands follow the welcome."""
         if not self.paused:
-            self._outbox.requeue(row.id)
+            for control in self._controls():
+                control.outbox.requeue(row.id)
             self._deliver()
 
     def _replica(self, ref: RankRef) -> ReplicaRow | None:
         """The row, if this incarnation is still the newest of the current attempt."""
-        row, attempt = self.rows.replicas.get(ref.replica), self.rows.attempt
+        if ref.job_id not in self.jobs:
+            return None
+        rows = self.jobs[ref.job_id].rows
+        row, attempt = rows.replicas.get(ref.replica), rows.attempt
         if row is None or attempt is None or ref.attempt != attempt.number or row.incarnation != ref.incarnation:
             return None
         return row
@@ -200,10 +265,15 @@ class Server:
     def _event(self, node: NodeRow, body: EventBody, at_s: float) -> None:
         """Of a life that is proved gone and followed nothing is kept here: a word about it is put aside."""
         if isinstance(body, CommandAnswer):
-            self._outbox.answer(body, at_s)
+            for control in self._controls():
+                if body.command_id in control.rows.commands:
+                    control.outbox.answer(body, at_s)
         elif type(body) in HEARD:
+            ref = getattr(body, "ref", None)
+            job = body.job_id if isinstance(body, HostExited) else ref.job_id if ref is not None else ""
+            store = self.jobs.get(job, self.fleet).store
             with suppress(IdentityMismatch):
-                self.store.commit(hear(self.store, body, Speaker(node.id, node.id, at_s)), seen_s=at_s)
+                store.commit(hear(store, body, Speaker(node.id, node.id, at_s)), seen_s=at_s)
 
     # --- signals ---------------------------------------------------------------------------
 
@@ -213,93 +283,111 @@ class Server:
         if self.paused:
             return
         now_s = self._kernel.now_s
-        if now_s >= self.blind_until_s:
+        if not self._unsure:
             for node in self.rows.nodes.values():
-                self._judge_silence(node, now_s)
+                for control in self.jobs.values():
+                    self._judge_silence(node, control, now_s)
                 self._close_unheard(node, now_s)
-        self._look_for_stuck()
+        for control in self.jobs.values():
+            control.look_for_stuck()
         self.rows.webs[self._web] = now_s
-        for due in (tell_marked, close_dead, settle_old, report_unknown):
-            self.store.commit(due(self.store))
-        self.readings.sweep()
-        self.keeping.sweep(self._certificates.sweep())
-        if fleet_waits(self.rows):
-            self.store.of_fleet(load_fleet(self.rows, now_s, now_s < self.blind_until_s), self._config)
+        for control in self.jobs.values():
+            control.scan()
+        if fleet_waits(self.fleet.rows):
+            self.fleet.store.of_fleet(load_fleet(self.fleet.rows, now_s, self._unsure), self._config)
+        self._call_waiting()
         self._deliver()
-        stopping = self.rows.attempt is not None and self.rows.attempt.state is AttemptState.STOPPING
-        if stopping or (self._next_pass_s is not None and now_s >= self._next_pass_s):
-            self._rung = True
+        for control in self.jobs.values():
+            control.look_at_time()
         self._wake()
-
-    def _look_for_stuck(self) -> None:
-        """The sentinel's look at who works while all others wait."""
-        alone = alone_at_work(status for row in self.rows.replicas.values() for status in row.told.values())
-        self._rung = self._rung or bool(alone - self._alone)
-        self._alone = alone
 
     def _close_unheard(self, node: NodeRow, now_s: float) -> None:
         """The web process knows its own connections; of those of one that ended nobody does."""
         if node.connected and node.web == self._web and now_s - node.seen_s >= SOCKET_S:
             node.close(now_s)
 
-    def _judge_silence(self, node: NodeRow, now_s: float) -> None:
+    def _judge_silence(self, node: NodeRow, control: Control, now_s: float) -> None:
+        store, rows = control.store, control.rows
         found = silence_of(
             node.id,
-            JOB_ID,
+            rows.job_id,
             silent_s=now_s - node.seen_s,
-            allowed_s=self.rows.spec.resiliency.timeouts.silence_s,
+            allowed_s=rows.spec.resiliency.timeouts.silence_s,
             frame_interval_s=FRAME_INTERVAL_S,
         )
-        if found is not None and self.store.held(node.id):
-            self.store.commit(fell_silent(self.store, found), seen_s=found.began_s(now_s))
+        if found is not None and store.held(node.id):
+            store.commit(fell_silent(store, found), seen_s=found.began_s(now_s))
         else:
-            self.store.commit(is_heard(self.store, node.id))
+            store.commit(is_heard(store, node.id))
+
+    # --- the queue, of several jobs ------------------------------------------------------------
+
+    def _place(self, rows: Rows, now_s: float) -> QueuePlace | None:
+        nodes = load_nodes(self.fleet.rows, now_s, self._unsure) if rows.state in QUEUED_JOB else ()
+        return load_queue.place_of(rows, nodes, self._config, now_s)
+
+    def _front(self) -> list[str]:
+        return load_queue.front(self.fleet.rows.jobs, self._config, self._kernel.now_s)
+
+    def _wanting(self) -> list[str]:
+        """Who is woken when a device is freed or a node comes."""
+        states = ((job_id, control.rows.state) for job_id, control in self.jobs.items())
+        return [*(job_id for job_id, state in states if state == JobState.RECOVERING), *self._front()]
+
+    def _wake_front(self) -> None:
+        """A job has left the queue."""
+        for job_id in self._front():
+            self.ring(job_id)
+
+    def _freed(self) -> None:
+        for job_id in self._wanting():
+            self.ring(job_id)
+
+    def _call_waiting(self) -> None:
+        """Of those that have no moment of their own at which they look for devices: the first in line, and whom the
+        plan calls."""
+        rows, now_s = self.fleet.rows, self._kernel.now_s
+        asleep = {
+            job_id
+            for job_id, control in self.jobs.items()
+            if control.rows.state in QUEUED_JOB and not control.rows.parked_by and control.next_pass_s is None
+        }
+        if not asleep or not self._several:
+            return
+        woken = asleep.intersection(load_queue.front(rows.jobs, self._config, now_s, 1))
+        if now_s - self._planned_s >= PLAN_EVERY_S:
+            self._planned_s = now_s
+            nodes = load_nodes(rows, now_s, self._unsure)
+            woken |= called(load_queue.plan_of(rows.jobs, nodes, self._config, now_s)) & asleep
+        for job_id in sorted(woken):
+            self.ring(job_id)
 
     # --- decide and deliver ------------------------------------------------------------------
 
+    def _controls(self) -> Iterable[Control]:
+        return [*self.jobs.values(), *([self.fleet] if self._several else [])]
+
     def _wake(self) -> None:
-        if not self._rung or self.paused:
+        if self.paused or not any(control.rung for control in self.jobs.values()):
             return
-        self._rung = False
-        for _ in range(MAX_ROUNDS):
-            if not self._reconcile():
-                break
+        for control in list(self.jobs.values()):
+            if control.rung:
+                control.rung = False
+                self._passes(control)
         self._deliver()
 
-    def _reconcile(self) -> bool:
-        """One pass; True if it changed something."""
-        now_s = self._kernel.now_s
-        self.store.settle()
-        self.rows.decided_on = self.rows.view
-        snapshot = load(self.rows, now_s, now_s < self.blind_until_s)
-        part, answer = parted(snapshot)
-        snapshot, plan = decide_asking(part, self._config, answer, judge=self.decide)
-        self._next_pass_s = plan.next_pass_s
-        changed, behind = False, list[tuple[Decision, int]]()
-        for decision in plan.decisions:
-            if self.store.decision(decision) and decision.mode is Mode.ENFORCE:
-                changed = changed or bool(decision.actions)
-                self._charge(entered_at_once(decision, snapshot))
-                behind += [(decision, self.rows.epoch)] if starts_behind(decision) else []
-                self.on_decision(decision.choice)
-        # What one pass decides is one transaction: in between nobody sees anything.
-        self._checkers.counted(self.rows)
-        for decision, epoch in behind:
-            self._follow(decision, snapshot, epoch)
-        return changed
-
-    def _follow(self, decision: Decision, snapshot: JobSnapshot, epoch: int) -> None:
-        """What a decision starts in the slots that it emptied: another transaction. Who ends before loses it."""
-        assert snapshot.attempt is not None, "slots are an attempt's"
-        starts = still_wanted(self.store, starts_behind(decision), attempt=snapshot.attempt.number, epoch=epoch)
-        self.store.carry(decision, starts)
-        self._charge(entered_behind(decision, snapshot, starts))
-        self._checkers.counted(self.rows)
-
-    def _charge(self, entered: Iterable[Entry]) -> None:
-        self.rows.charged_s += [self._kernel.now_s for entry in entered if entry.charged]
+    def _passes(self, control: Control) -> None:
+        for _ in range(MAX_ROUNDS):
+            if not control.reconcile(unsure=self._unsure, on_decision=self.on_decision):
+                return
 
     def _deliver(self) -> None:
         """What expires may call for a decision."""
-        if self._outbox.sweep():
-            self.ring()
+        for control in self._controls():
+            if control.outbox.sweep():
+                self.ring(control.rows.job_id)
+
+
+def _seen_by(whole: MutableMapping[str, V], job_id: str) -> Part[V]:
+    assert isinstance(whole, Part), "tables of several jobs"
+    return whole.seen_by(job_id)

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from controlplane.changes import kinds, outbox
+from controlplane.changes import kinds
 from controlplane.changes import rows as facts
 from controlplane.changes.acts import carry_out
+from controlplane.changes.answers import frees
 from controlplane.changes.assembly.counted import is_act
 from controlplane.changes.behind import at_once
-from controlplane.changes.diagnostics import SCHEDULED
 from controlplane.changes.due import kinds as due
 from controlplane.changes.kinds import (
     AttemptKey,
@@ -33,26 +33,21 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.faulty import opens_incident
 from controlplane.policy.findings import KINDS
 from controlplane.policy.fleet import FleetSnapshot, decide_fleet
-from controlplane.policy.plan import Action, AnnounceView, AnswerRequest, Decision
+from controlplane.policy.plan import Action, AnnounceView, Decision
 from controlplane.policy.requests import RULES as ASKED
 from controlplane.policy.rules import rehearsal
 from controlplane.policy.signals.base import Finding
 from controlplane.policy.snapshot import Placement, SignalFact
-from controlplane.protocol.commands import (
-    Body,
-    CommandEnvelope,
-    RequestSave,
-    WarmHost,
-)
-from controlplane.protocol.states import CheckpointState, CommandState, NodeState, RankState, ReplicaState, RequestState
+from controlplane.protocol.states import CheckpointState, NodeState, RankState, ReplicaState
 from controlplane.simulator.asked import Asked, recommend
 from controlplane.simulator.certificates import closed, decided, opened
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kept import keep, let_go, refuse
 from controlplane.simulator.kernel import Kernel
-from controlplane.simulator.load import there
-from controlplane.simulator.processes import UNFENCED, Processes
-from controlplane.simulator.rows import JOB_ID, AttemptRow, CommandRow, ReplicaRow, Rows
+from controlplane.simulator.load import places, there
+from controlplane.simulator.processes import Processes
+from controlplane.simulator.rows import AttemptRow, ReplicaRow, Rows
+from controlplane.simulator.shared import Numbers, put
 from controlplane.simulator.truth import stated_of
 
 Sick = Callable[[int, int, int, str], str | None]
@@ -60,15 +55,23 @@ Sick = Callable[[int, int, int, str], str | None]
 
 class Store(Processes):
     """One job's rows and their only writer by decision. `sick` tells the checkers the truth about a replica;
-    `on_wake` is called where a change wakes the job, `on_final` before a decision ends it."""
+    `on_wake` is called where a change wakes a job ("": every one), `on_freed` where it frees a device, `on_final`
+    before a decision ends the job."""
 
-    def __init__(self, rows: Rows, kernel: Kernel, checkers: Checkers, sick: Sick, asked: Asked) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        kernel: Kernel,
+        checkers: Checkers,
+        sick: Sick,
+        asked: Asked,
+        numbers: Numbers | None = None,
+    ) -> None:
         super().__init__(rows, kernel, checkers)
-        self._sick, self._asked = sick, asked
-        self._decision: Decision | None = None
-        self._numbers = self._found = self._decisions = 0
+        self._sick, self._asked, self._numbers = sick, asked, numbers or Numbers()
         self._seen_s: float | None = None
-        self.on_wake: Callable[[], None] = lambda: None
+        self.on_wake: Callable[[str], None] = lambda job: None
+        self.on_freed: Callable[[], None] | None = None
         self.on_final: Callable[[], None] = lambda: None
 
     def decision(self, decision: Decision) -> bool:
@@ -84,7 +87,10 @@ class Store(Processes):
         self._rows.history.append(f"{decision.rule}:{decision.choice}:{decision.reason_code}")
         self._rows.faults_fired += decision.rule == rehearsal.RULE
         self._incident(decision)
-        self._kernel.log("decision", f"{decision.rule}/{decision.choice}/{decision.reason_code}: {decision.sentence}")
+        self._kernel.log(
+            "decision",
+            f"{self._rows.label}{decision.rule}/{decision.choice}/{decision.reason_code}: {decision.sentence}",
+        )
         self._decisions += 1
         decided(self._rows, decision)
         self.carry(decision, at_once(decision))
@@ -118,6 +124,8 @@ class Store(Processes):
         self._seen_s = seen_s
         for change in changes:
             self._change(change)
+            if self.on_freed is not None and not isinstance(change, due.Deadline) and frees(change):
+                self.on_freed()
 
     def _change(self, change: kinds.Change | due.Deadline) -> None:
         rows = self._rows
@@ -142,26 +150,26 @@ class Store(Processes):
                 self._findings(change)
             case kinds.Reserve(nodes=nodes):
                 for node in nodes:
-                    rows.nodes[node].reserved = True
+                    rows.nodes[node].reserved_for = rows.job_id
             case kinds.Release(nodes=named):
-                for node in rows.nodes if named is None else named:
-                    rows.nodes[node].reserved = False
+                for each in (rows.nodes[node] for node in (rows.nodes if named is None else named)):
+                    each.reserved_for = "" if each.reserved_for == rows.job_id else each.reserved_for
             case kinds.Demote(checkpoint=gone):
                 let_go(rows.saves[gone], CheckpointState.CORRUPT, self.now_s)
             case kinds.Suspect(checkpoint=of, step=step):
                 save = rows.saves[of]
                 if save.fact is not None:
                     save.fact = msgspec.structs.replace(save.fact, suspect_step=step)
-            case kinds.CreateEviction(key=key, drain=drain):
-                self._asked.evict_for(key, drain)
-            case kinds.Withdraw(request=request, by=by):
-                self._asked.withdraw(request, by)
+            case kinds.CreateEviction() | kinds.CreatePreemption() | kinds.Withdraw():
+                self._of_request(change)
             case kinds.Close(command=command, state=state, detail=detail):
                 over = rows.commands[command]
                 self._check("command", over.state, state)
                 over.state, over.detail = state, detail
-            case kinds.Wake() | kinds.Free():
-                self.on_wake()
+            case kinds.Wake(job=job):
+                self.on_wake(job or rows.job_id)
+            case kinds.Free():
+                self.on_wake(rows.job_id)
             case kinds.Keep(subject=key, said=said):
                 fenced = self.is_fenced(self.row(key.replica, key.incarnation))
                 node = next(place.node_id for place in self._placed(key) if place.rank == key.rank)
@@ -175,8 +183,17 @@ class Store(Processes):
                 refuse(rows, path, words, self.now_s)
             case due.CloseSession() | due.ObserveSave() | due.MoveSave() | due.AskReader() | due.EndReading():
                 self._of_deadline(change)
-            case kinds.Publish() | kinds.Audit() | kinds.Count() | kinds.CreatePreemption():
-                pass  # Events, the audit log and counters are not simulated, nor is a second job.
+            case kinds.Publish() | kinds.Audit() | kinds.Count():
+                pass  # Events, the audit log and counters are not simulated.
+
+    def _of_request(self, change: kinds.CreateEviction | kinds.CreatePreemption | kinds.Withdraw) -> None:
+        match change:
+            case kinds.CreateEviction(key=key, drain=drain):
+                self._asked.evict_for(key, drain)
+            case kinds.CreatePreemption():
+                self._asked.ask_to_yield(change)
+            case kinds.Withdraw(request=request, by=by):
+                self._asked.withdraw(request, by)
 
     def _findings(self, change: kinds.Change) -> None:
         rows = self._rows
@@ -262,7 +279,7 @@ class Store(Processes):
             opened(rows, rows.incident_s)
         if rows.incident_s is not None and decision.rule not in ASKED:
             joined = self.open_incident()
-            rows.signals |= {s.id: msgspec.structs.replace(s, incident_id=s.incident_id or joined) for s in found}
+            rows.signals.update({s.id: msgspec.structs.replace(s, incident_id=s.incident_id or joined) for s in found})
 
     # --- attempts, replicas and commands ------------------------------------------------------------
 
@@ -297,6 +314,9 @@ class Store(Processes):
             held = {(place.node_id, place.device_index) for place in there(other)} & wanted
             kin = other.index == key.index or other.attempt < key.attempt
             self._checkers.expect(kin or not held, f"I5: {name} is placed on {held} of r{other.index}")
+        for each in (each for each in rows.jobs.values() if each is not rows):
+            held = wanted & {(place.node_id, place.device_index) for place in places(each)}
+            self._checkers.expect(not held, f"I5: {name} of {rows.name} is placed on {held} of {each.name}")
         if row is not None:
             self._check("replica", row.state, ReplicaState.FORMING)
             rows.ghosts += [] if row.stopped else [row]
@@ -311,55 +331,15 @@ class Store(Processes):
             attempt=key.attempt,
         )
 
-    def _command(self, node: str, body: Body, attempt: int | None, ttl_s: float) -> str:
-        self._numbers += 1
-        command_id = f"cmd_{self._numbers:05d}"
-        envelope = CommandEnvelope(
-            command_id=command_id,
-            node_id=node,
-            epoch=self._rows.epoch if attempt is not None and not isinstance(body, UNFENCED) else 0,
-            age_s=0.0,
-            ttl_s=ttl_s,
-            body=body,
-            job_id=JOB_ID if attempt is not None else "",
-            attempt=attempt or 0,
-            decision_id=f"dec_{self._decisions:05d}" if self._decision is not None else "",
-        )
-        for act in self._decision.actions if self._decision is not None else ():
-            if isinstance(act, AnswerRequest) and act.to is RequestState.TAKEN:
-                self._rows.carriers.setdefault(act.request, []).append(command_id)
-        self._void(envelope)
-        row = self._rows.commands[command_id] = CommandRow(envelope, self.now_s, self.now_s + ttl_s)
-        if self._decision is not None:
-            row.rule = self._decision.rule
-            row.incident = "" if row.rule in (SCHEDULED, *ASKED) else self.open_incident()
-        self._rows.outbox.append(command_id)
-        if isinstance(body, WarmHost):
-            self._rows.warm_asked[node] = self.now_s
-        if isinstance(body, RequestSave) and body.save_kind == "emergency":
-            self._rows.emergency_s = self.now_s
-        return command_id
-
-    def _void(self, envelope: CommandEnvelope) -> None:
-        """What it makes void of that node."""
-        new = outbox.sent(envelope.body, epoch=envelope.epoch)
-        for row in (self._rows.commands[command_id] for command_id in self._rows.outbox if new is not None):
-            old = outbox.sent(row.envelope.body, epoch=row.envelope.epoch)
-            there = row.envelope.node_id == envelope.node_id and row.state in outbox.UNSENT
-            if there and new is not None and old is not None and outbox.is_void(old, new):
-                self._check("command", row.state, CommandState.SUPERSEDED)
-                row.state = CommandState.SUPERSEDED
-
     def _raise(self, found: Finding) -> None:
         """Unless one with its key is open. What is the fleet's own affair is decided here with the job's."""
         if self.finding(found.key) is not None:
             return
-        self._found += 1
         if found.job_id is None and found.KIND in KINDS:
-            self.on_wake()
-        signal_id = f"{found.key}#{self._found:04d}"
+            self.on_wake("")
+        signal_id = f"{found.key}#{self._numbers.next('finding'):04d}"
         place = {name: value for name, value in found.place.items() if name != "job_id"}
-        self._rows.signals[signal_id] = SignalFact(
+        signal = SignalFact(
             id=signal_id,
             kind=found.KIND,
             seen_s=self.now_s if self._seen_s is None else self._seen_s,
@@ -368,6 +348,7 @@ class Store(Processes):
             evidence=found.evidence,
             **place,
         )
+        put(self._rows.signals, signal_id, signal, found.job_id or "")
 
     # --- what the checkers are told --------------------------------------------------------------
 
@@ -377,7 +358,7 @@ class Store(Processes):
         if decision is None or decision.rule not in ASKED:
             return
         node.emptied = node.state is NodeState.CORDONED
-        busy = [row.index for row in self.all_replicas() if any(place.node_id == node_id for place in there(row))]
+        busy = [row.index for row in self._rows.everywhere() if any(place.node_id == node_id for place in there(row))]
         self._checkers.expect(not (node.emptied and busy), f"I-drain: {node_id} is called empty with {busy} on it")
 
     def _evicted(self, row: ReplicaRow) -> None:

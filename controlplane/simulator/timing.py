@@ -13,7 +13,8 @@ class Timing:
     `regroup_s`: every member of a view that leaves someone out stands still that long before
     it goes on; `rejoin_s`: of any other view after its first, as when a replica comes back. `save_holds_s`: a
     replica that saves stands still so long. `meets`: a group is
-    built only when all its members have come. `word_s`: what an agent hands to a rank is read so much later."""
+    built only when all its members have come. `word_s`: what an agent hands to a rank is read so much later.
+    `saves_asked`: ranks save when they are asked to, and as they leave."""
 
     micro_batch_s: Span = (0.2, 0.3)
     exchange_s: Span = (0.001, 0.04)
@@ -27,6 +28,7 @@ class Timing:
     save_holds_s: float = 0.0
     meets: bool = False
     word_s: Span = (0.0, 0.0)
+    saves_asked: bool = False
 
     def start_s(self, between: Callable[[float, float], float], *, loads: bool) -> float:
         """From a rank's start to its hello, drawn anew."""

@@ -7,14 +7,13 @@ the last has asked: micro-batches take their time one by one, the exchange (phas
 
 from collections.abc import Callable
 
-import msgspec
-
 from controlplane.protocol.launch import RankRef, ReplicaLaunch
 from controlplane.protocol.membership import MAX_AWAITED_S, Flush, Install, View
 from controlplane.protocol.rank import CaughtUp, CheckpointReport, OuterError, StepReport, TrainingDone
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kernel import Kernel
-from controlplane.simulator.process import GIVEN_UP, INTAKE, Group, Process, Rank, core_of, save_of
+from controlplane.simulator.process import GIVEN_UP, INTAKE, Group, Process, Rank, core_of
+from controlplane.simulator.saving import Saving
 from controlplane.simulator.timing import Timing
 from trainer.core import effects as do
 from trainer.core import events as on
@@ -22,11 +21,10 @@ from trainer.core.rank import Stage
 
 Report = Flush | OuterError | CaughtUp | CheckpointReport | StepReport | TrainingDone
 UNREAD_MAX = 100
-STORED_MAX = 64
 VOTE_S, RETRY_S = 0.02, 0.5
 
 
-class Trainer:
+class Trainer(Saving):
     """All processes and groups of the one job. `failed_s`: when an exchange failed that nobody's end explains."""
 
     def __init__(
@@ -34,13 +32,11 @@ class Trainer:
     ) -> None:
         self.on_commit: Callable[[int], None] = lambda committed: None
         self.late_s: Callable[[Process], float] = lambda process: 0.0
-        self._kernel = kernel
+        super().__init__(kernel, said)
         self._checkers = checkers
-        self._said = said
         self.timing = timing
         self.processes: dict[tuple[int, int, int], Process] = {}
         self.groups: dict[tuple[int, int], Group] = {}
-        self.stored: dict[str, list[int]] = {}
         self.crash_starts, self.failed_s = 0, -1e9
 
     # --- life of processes --------------------------------------------------------
@@ -98,6 +94,14 @@ class Trainer:
         if process.token == token:
             self._answer(process)
 
+    def living(self) -> list[Process]:
+        """Every incarnation that there was."""
+        return list(self.processes.values())
+
+    def break_group_of(self, process: Process) -> None:
+        """The exchange of the epoch that it is in fails for every member."""
+        self.break_group(process.attempt, process.epoch)
+
     def break_group(self, attempt: int, epoch: int, but: Process | None = None) -> None:
         """The exchange of an epoch fails for every member."""
         group = self.groups.get((attempt, epoch))
@@ -116,7 +120,9 @@ class Trainer:
             return
         process.noticed = epoch
         self._said(process.first, OuterError(epoch=epoch, step=process.committed, error="connection closed by peer"))
-        if process.first.core.stage in (Stage.SUMMING, Stage.PASSING):
+        if process.leavers:
+            self._leave(process)
+        elif process.first.core.stage in (Stage.SUMMING, Stage.PASSING):
             self._give_up(process)
 
     # --- a rank and its core --------------------------------------------------------
@@ -206,7 +212,12 @@ class Trainer:
     def _answer(self, process: Process) -> None:
         """Do what its ranks ask together, once they all do."""
         asks = list(process.asked.values())
-        if len(asks) < process.launch.world_size or not process.able() or len({type(ask) for ask in asks}) > 1:
+        if (
+            len(asks) < process.launch.world_size
+            or process.left_s is not None
+            or not process.able()
+            or len({type(ask) for ask in asks}) > 1
+        ):
             return
         process.token += 1
         match process.asked[process.first.ref.rank]:
@@ -324,7 +335,7 @@ class Trainer:
             self._said(rank, TrainingDone(step=process.committed))
 
     def _goes_on(self, process: Process, token: int) -> bool:
-        return process.token == token and process.able()
+        return process.token == token and process.able() and process.left_s is None
 
     def _compute(self, process: Process, ask: do.Compute) -> None:
         """The next micro-batch; one that was stopped goes on with what is left."""
@@ -382,19 +393,8 @@ class Trainer:
         ready = self.groups[(process.attempt, process.epoch)].ready.get(process.committed, set())
         self._feed_all(process, on.Passed(level=tuple(sorted(ready))))
         self.on_commit(process.committed)
-        if process.saves_now:
-            took_s = self._kernel.between(*self.timing.save_s)
-            process.saves_until_s = self._kernel.now_s + self.timing.save_holds_s
-            self._said(process.first, save_of(process, process.committed, process.epoch, state="writing"))
-            self._kernel.after(took_s, self._saved, process, list(process.lineage), process.epoch, took_s)
-        self._next_step(process)
-
-    def _saved(self, process: Process, lineage: list[int], epoch: int, took_s: float) -> None:
-        """Durable, if the process lived that long."""
-        if not process.able():
+        if process.leavers:
+            self._leave(process)
             return
-        done = save_of(process, len(lineage), epoch, state="complete")
-        self.stored[done.path] = lineage
-        if len(self.stored) > STORED_MAX:
-            del self.stored[next(iter(self.stored))]
-        self._said(process.first, msgspec.structs.replace(done, total_s=took_s))
+        self._save(process)
+        self._next_step(process)

@@ -14,6 +14,7 @@ from controlplane.policy.plan import ORDERED, Decision
 from controlplane.protocol.membership import MemberRole
 
 if TYPE_CHECKING:
+    from controlplane.simulator.job import JobRun
     from controlplane.simulator.process import Process, Rank
     from controlplane.simulator.rows import ReplicaRow
     from controlplane.simulator.world import World
@@ -65,10 +66,10 @@ SUFFICIENT = frozenset(Wrong) - {Wrong.STANDS, Wrong.OUT_OF_TOUCH, Wrong.FULL, W
 
 
 class Truth:
-    """Of one world."""
+    """Of one job of a world."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, run: JobRun) -> None:
+        self._world, self._run = world, run
 
     def sick(self, attempt: int, index: int, incarnation: int, stated: str = "") -> str | None:
         """What is truly wrong with a replica, of what makes the `stated` cause true; None: nothing is."""
@@ -77,7 +78,7 @@ class Truth:
 
     def wrongs(self, attempt: int, index: int, incarnation: int) -> set[Wrong]:
         """All of it."""
-        process = self._world.trainer.processes.get((attempt, index, incarnation))
+        process = self._run.trainer.processes.get((attempt, index, incarnation))
         broken = {Wrong.DEVICE} if self._is_on_a_broken_device((attempt, index, incarnation)) else set[Wrong]()
         if process is None:
             return {Wrong.ABSENT, *broken}
@@ -101,7 +102,7 @@ class Truth:
     def _is_on_a_broken_device(self, name: tuple[int, int, int]) -> bool:
         """Where it is placed, whether or not a process of it has come up there yet."""
         world = self._world
-        rows = (row for row in world.server.store.all_replicas() if (row.attempt, row.index, row.incarnation) == name)
+        rows = (row for row in self._run.store.all_replicas() if (row.attempt, row.index, row.incarnation) == name)
         places = (place for row in rows for place in row.placements)
         return any(place.device_index in world.agents[place.node_id].machine.broken for place in places)
 
@@ -114,7 +115,7 @@ class Truth:
         hang leaves one out and ends nobody."""
         now_s = self._world.kernel.now_s
         # Its last word may be from the phase before, of which it is not known that it has ended.
-        work_s = self._world.micro_batches * self._world.trainer.timing.micro_batch_s[1]
+        work_s = self._run.micro_batches * self._run.trainer.timing.micro_batch_s[1]
         limit_s = self._allowed_s(rank) - work_s - HEARD_S
         if rank.hung:
             stood_s = now_s - min(rank.hung_since_s, rank.stood_since_s)
@@ -123,22 +124,22 @@ class Truth:
 
     def _allowed_s(self, rank: Rank) -> float:
         """What its agent allows a step by what it has learned; one that has started again had learned more."""
-        process, known = self._world.trainer.process_of(rank), self._world.agents[rank.node].known(rank.ref)
+        process, known = self._run.trainer.process_of(rank), self._world.agents[rank.node].known(rank.ref)
         ever_s = step_timeout_s(process.launch, process.times)
         return min(ever_s, step_timeout_s(process.launch, known.steps)) if known is not None else ever_s
 
     def _fails_again(self, process: Process) -> bool:
         """Where every exchange fails and names nobody, who it is is a guess. That one is left out first, and ended
         only when the exchange fails with it again, or where too few would be left without it."""
-        rows, world = self._world.server.rows.replicas, self._world
+        rows = self._run.rows.replicas
         row = rows[process.index]
         others = [each for each in rows.values() if each is not row and each.contributing]
-        few = len(others) < world.spec.resources.min_replicas
+        few = len(others) < self._run.spec.resources.min_replicas
         return self._exchanges_fail(process) and bool(row.times_out or few)
 
     def _exchanges_fail(self, process: Process | None) -> bool:
         """They did just now, or that of the epoch which it is in has: it stands there until another view comes."""
-        trainer = self._world.trainer
+        trainer = self._run.trainer
         group = trainer.groups.get((process.attempt, process.epoch)) if process is not None else None
         return self._was_just(trainer.failed_s) or (group is not None and group.unexplained)
 
@@ -147,7 +148,7 @@ class Truth:
         less comes back, and so does what trains with the others while the link of its agent is lost: in the view on
         which it was decided, for the one without it is announced first."""
         world, now_s = self._world, self._world.kernel.now_s
-        rows, lease_s = world.server.rows, world.config.lease_s
+        rows, lease_s = self._run.rows, world.config.lease_s
         members = rows.decided_on.members if rows.decided_on is not None else ()
         member = any((each.replica, each.incarnation) == (process.index, process.incarnation) for each in members)
         if member and rows.progressed_s is not None and now_s - rows.progressed_s < lease_s:
@@ -163,16 +164,16 @@ class Truth:
             return str(next(wrong for wrong in Wrong if wrong in wrongs))
         if self._world.network.is_bad(NOISE_MEMORY_S):
             return "the network is bad"
-        process = self._world.trainer.processes.get((attempt, index, incarnation))
+        process = self._run.trainer.processes.get((attempt, index, incarnation))
         return str(Wrong.EXCHANGES) if self._exchanges_fail(process) else None
 
     def holders(self) -> tuple[int, int]:
         """(replicas of the attempt that hold the newest state and have nothing wrong, how many are needed)."""
-        world, rows = self._world, self._world.server.rows
-        needed = max(1, world.spec.resources.min_replicas)
+        world, rows = self._world, self._run.rows
+        needed = max(1, self._run.spec.resources.min_replicas)
         if rows.attempt is None or world.network.is_bad(NOISE_MEMORY_S):
             return 0, needed
-        number, processes = rows.attempt.number, world.trainer.processes
+        number, processes = rows.attempt.number, self._run.trainer.processes
         entered = max((each.epoch for each in processes.values() if each.attempt == number), default=0)
         lives = ((row, processes.get((number, row.index, row.incarnation))) for row in rows.replicas.values())
         found = [
@@ -189,7 +190,7 @@ class Truth:
     def _is_in(self, row: ReplicaRow) -> bool:
         """The newest view has it hold the state. Once that is installed a step may be committed at any moment: whom it
         leaves out may be behind for all that its server can know, and is no holder then."""
-        view = self._world.server.rows.view
+        view = self._run.rows.view
         holding = (each for each in (view.members if view else ()) if each.role is not MemberRole.JOINER)
         return any((each.replica, each.incarnation) == (row.index, row.incarnation) for each in holding)
 

@@ -1,14 +1,12 @@
 """One seed, one world: fleet, job, faults, and what became of it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
-from controlplane.changes.outbox import LIVE
-from controlplane.changes.turn import OVER
 from controlplane.policy.config import PolicyConfig
-from controlplane.protocol.commands import EndVerification, VerifyCheckpoint
 from controlplane.protocol.frames import AgentFrame, AgentHello
-from controlplane.protocol.membership import MemberRole
 from controlplane.protocol.spec import (
     Checkpoint,
     Parallelism,
@@ -18,36 +16,31 @@ from controlplane.protocol.spec import (
     Timeouts,
     Training,
     TrainSpec,
-    micro_batch_count,
 )
-from controlplane.protocol.states import QUEUED_JOB, JobState, ReplicaState, RequestState
 from controlplane.simulator.agent import Agent, Down
-from controlplane.simulator.checkers import Checkers
+from controlplane.simulator.control import Control
 from controlplane.simulator.extras import Extras, Harsh
 from controlplane.simulator.faults import QUIET_BEFORE_S, Faults
 from controlplane.simulator.heat import OVERHEATS, Heat
+from controlplane.simulator.job import JobPlan, JobRun
+from controlplane.simulator.judge import CALM_S, STEADY_S, is_leaving, judge
 from controlplane.simulator.kernel import Kernel
-from controlplane.simulator.lens import Lens
 from controlplane.simulator.network import Network, Way
 from controlplane.simulator.people import People
 from controlplane.simulator.process import Rank
+from controlplane.simulator.promises import Promises
+from controlplane.simulator.rows import JOB_ID
 from controlplane.simulator.server import Server
 from controlplane.simulator.slowness import SLOW, Slowness
 from controlplane.simulator.storage import Storage
 from controlplane.simulator.timing import Timing
-from controlplane.simulator.trainer import Report, Trainer
-from controlplane.simulator.truth import Truth
+from controlplane.simulator.trainer import Report
+from controlplane.simulator.trainers import Several, Trainers
 
 REPLICAS = 3
 FAULTS_UNTIL_S = 90.0
-CALM_S = 150.0
-STEADY_S = 30.0
-JUDGED_S = 60.0
-"""So long after a recovery its certificate is there: no report comes later."""
-READS = (VerifyCheckpoint, EndVerification)
+SUBMITS_AGAIN_S = 1.0
 NONE = Extras()
-LASTING = frozenset({"node_silent", "straggler", "node_check"})
-ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +69,12 @@ class Outcome:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldPlan:
     """What a world is made of. `nodes`: name to number of devices; `racks`: name to the segment of those that have
-    one, `makes`: name to (model, bytes of memory) of its devices where its driver says."""
+    one, `makes`: name to (model, bytes of memory) of its devices where its driver says. `others`: jobs beside the
+    first, whose spec this is, and whose name there is `name`."""
 
     spec: TrainSpec
+    name: str = "sim"
+    others: tuple[JobPlan, ...] = ()
     nodes: dict[str, int]
     racks: dict[str, str] = field(default_factory=dict)
     makes: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -102,25 +98,32 @@ class World:
         self.kernel = Kernel(seed)
         plan = plan or self._drawn(seed, steps, standing_by)
         self.spec, nodes = plan.spec, plan.nodes
-        self.network = Network(self.kernel)
-        self.micro_batches = micro_batch_count(self.spec)
-        self.checkers, self.truth = Checkers(self.kernel, self.micro_batches), Truth(self)
-        self.checkers.slow, self.checkers.holders = self.truth.keeps, self.truth.holders
-        self.trainer = Trainer(self.kernel, self.checkers, self._said, plan.timing)
-        self.agents = {name: Agent(name, self.kernel, self.trainer, self.checkers, self._up) for name in nodes}
-        self.config, self.storage = config or PolicyConfig(), Storage(seed)
+        self.network, self.timing = Network(self.kernel), plan.timing
+        self.config, self.storage, self._plan = config or PolicyConfig(), Storage(seed), plan
+        self.first = JobRun(self, JOB_ID, plan.name, self.spec)
+        self.runs = {JOB_ID: self.first}
+        for number, each in enumerate(plan.others, 2):
+            self.runs[f"{JOB_ID}_{number}"] = JobRun(self, f"{JOB_ID}_{number}", each.name, each.spec)
+        self.checkers, self.truth, self.trainer = self.first.checkers, self.first.truth, self.first.trainer
+        self.micro_batches = self.first.micro_batches
+        for run in self.runs.values():
+            run.checkers.violations = self.checkers.violations
+        several = Several(plan.timing, {job_id: run.trainer for job_id, run in self.runs.items()})
+        self.trainers: Trainers = several if plan.others else self.trainer
+        self.agents = {name: Agent(name, self.kernel, self.trainers, self.checkers, self._up) for name in nodes}
         for agent in self.agents.values():
             agent.children.reader.storage = self.storage
-        self.checkers.is_rotten = self.storage.is_rotten
-        self.server = Server(
-            *(self.spec, nodes, self.config, self.kernel, self.checkers, self._down, self.truth.sick), self.storage
-        )
+        job, down = self.first.job, self._down
+        self.server = Server(job, nodes, self.config, self.kernel, down, self.storage, several=bool(plan.others))
+        self.on_scheduled: Callable[[], None] = lambda: None
+        self.promises = Promises(self)
+        self._submitted(self.first, self.server.first)
         for name, node in self.server.rows.nodes.items():
             node.segment = plan.racks.get(name, "")
             node.model, node.memory_bytes = plan.makes.get(name, ("", None))
-        self.server.decide = lens = self.lens = Lens()
+        lens = self.lens = self.first.lens
         self.people = People(self.kernel, self.server, seed)
-        self.faults = Faults(self.kernel, self.network, self.server, self.agents, self.trainer)
+        self.faults = Faults(self.kernel, self.network, self.server, self.agents, self.trainers)
         self.slowness = Slowness(self.kernel, self.server, self.trainer, self.spec.resiliency.stragglers, seed)
         self.heat = Heat(self.kernel, self.server, self.spec.resiliency.risk, seed)
         self.harsh = Harsh(self.kernel, self.network, self.server, self.faults, self.people, lens, self.storage)
@@ -148,7 +151,8 @@ class World:
         session = self.server.rows.nodes[node].session
         self.network.send(node, self.agents[node].receive, (session, message), Way.DOWN)
 
-    def _said(self, rank: Rank, report: Report) -> None:
+    def said(self, rank: Rank, report: Report) -> None:
+        """A rank has a word for its agent."""
         self.agents[rank.node].children.say(rank, report)
 
     def start(self) -> None:
@@ -156,6 +160,22 @@ class World:
         for agent in self.agents.values():
             agent.start()
         self.server.start()
+        for run, each in zip(list(self.runs.values())[1:], self._plan.others, strict=True):
+            self.kernel.after(each.arrives_s, self._submit, run)
+
+    def _submit(self, run: JobRun) -> None:
+        """When the server is there to hear of it."""
+        if self.server.paused:
+            self.kernel.after(SUBMITS_AGAIN_S, self._submit, run)
+            return
+        self.kernel.log("person", f"submits {run.name}")
+        self._submitted(run, self.server.submit(run.job))
+
+    def _submitted(self, run: JobRun, control: Control) -> None:
+        run.submitted(control)
+        if len(self.runs) > 1:
+            run.checkers.of = f" ({run.name})"
+            control.on_made = partial(self.promises.made, run)
 
     def run(
         self, faults: int | None = None, *, orders: int = 0, stills: int = 0, leaps: int = 0, extras: Extras = NONE
@@ -169,82 +189,40 @@ class World:
         self.slowness.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, extras.slow)
         self.heat.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, extras.overheats)
         self.harsh.schedule(FAULTS_UNTIL_S, extras, self.seed)
+        self.on_scheduled()
         self.kernel.run(FAULTS_UNTIL_S + CALM_S)
         # What most of a job is late for is nobody's fault: it is held, with that reason, until its limit is over.
         if (held_until_s := self.checkers.held_until_s(self.config)) > self.kernel.now_s:
             self.kernel.run(held_until_s + CALM_S)
-        before = self.server.rows.committed_step
-        self.kernel.run(self.kernel.now_s + STEADY_S)
-        self._judge(before)
+        self.judge()
         return self.outcome()
 
-    def _judge(self, before: int) -> None:
-        """I10: a job runs and moves, waits with a reason, or has ended. I2: no order hangs. What the server
-        says of its replicas is so, and nothing else runs."""
-        self._judge_rows()
-        self._judge_processes()
-        rows = self.server.rows
-        expect = self.checkers.expect
-        if rows.state is JobState.RUNNING:
-            expect(rows.committed_step > before, f"I10: running, but no step in {STEADY_S:.0f} s")
-            expect(not rows.signals or self._only_lasting(), f"I12: open findings {sorted(rows.signals)}")
-        elif rows.state in QUEUED_JOB:
-            expect(bool(rows.last_wait), "I10: pending without a reason")
-        else:
-            expect(rows.state in ENDED, f"I10: still {rows.state} {CALM_S:.0f} s after the last fault")
-        if rows.state is JobState.FAILED:
-            given_up = any(entry.split(":")[1] in ("fail", "failed") for entry in rows.history)
-            expect(given_up, "I10: failed without a reason")
-        open_still = [r.id for r in rows.requests.values() if r.state is RequestState.OPEN]
-        expect(rows.state is not JobState.RUNNING or not open_still, f"I-ask: nobody has looked at {open_still}")
-        for command_id, row in rows.commands.items():
-            dead = self.agents[row.envelope.node_id].dead
-            # One that reads a checkpoint may, as long as nothing else is due.
-            dead = dead or (isinstance(row.envelope.body, READS) and row.due_s > self.kernel.now_s)
-            expect(row.state not in LIVE or dead, f"I2: command {command_id} is still {row.state}")
-
-        for incident, course in rows.course.incidents.items():
-            over = course.due_s is None or self.kernel.now_s - (course.over_s or 0.0) < JUDGED_S
-            expect(over, f"I-cert: the certificate of {incident} is still {course.state}")
-
-    def _only_lasting(self) -> bool:
-        return {signal.kind for signal in self.server.rows.signals.values()} <= LASTING
-
-    def _judge_rows(self) -> None:
-        """While it runs: who is said to contribute does, in truth."""
-        rows, expect = self.server.rows, self.checkers.expect
-        if rows.state is not JobState.RUNNING or rows.install is None or rows.attempt is None:
-            return
-        for index, row in sorted(rows.replicas.items()):
-            process = self.trainer.processes.get((rows.attempt.number, index, row.incarnation))
-            role = process.standing.role if process is not None and process.able() else None
-            said = row.contributing and row.state is ReplicaState.ACTIVE
-            does = role is MemberRole.CONTRIBUTOR and process is not None and process.epoch == rows.epoch
-            expect(said == does, f"I-true: r{index} is said {'' if said else 'not '}to contribute, and is {role}")
-
-    def _judge_processes(self) -> None:
-        """Nothing lives on that the server has ended or does not know."""
-        rows = self.server.rows
-        live = {(row.attempt, row.index, row.incarnation) for row in rows.replicas.values() if row.state not in OVER}
-        for key, process in sorted(self.trainer.processes.items()):
-            alive = [
-                rank.ref.rank
-                for rank in process.ranks.values()
-                if rank.alive and not self.network.is_cut(rank.node) and not self.agents[rank.node].dead
-            ]
-            over = rows.state in ENDED or key not in live
-            self.checkers.expect(not (alive and over), f"I-left: ranks {alive} of {key} live on")
+    def judge(self) -> None:
+        """Of each job that was submitted, after a while in which it could move."""
+        here = [run for run in self.runs.values() if run.is_here]
+        before = [run.rows.committed_step for run in here]
+        if len(self.runs) > 1:
+            self.promises.note_waiting()
+        self.kernel.run(self.kernel.now_s + STEADY_S)
+        limit_s = self.kernel.now_s + CALM_S
+        # Of several jobs one may have ended just now: its ranks are on their way out.
+        while len(here) > 1 and self.kernel.now_s < limit_s and any(is_leaving(run) for run in here):
+            self.kernel.run(self.kernel.now_s + SUBMITS_AGAIN_S)
+        for run, step in zip(here, before, strict=True):
+            judge(self, run, step)
+        if len(self.runs) > 1:
+            self.promises.judge()
 
     def outcome(self) -> Outcome:
-        """The result as data."""
-        rows = self.server.rows
+        """The result as data: the states of all jobs, the steps of the first, the other counts over all."""
+        here = [run for run in self.runs.values() if run.is_here]
         return Outcome(
             seed=self.seed,
-            state=str(rows.state),
-            committed_step=rows.committed_step,
-            commits=self.checkers.commits,
-            evictions=self.checkers.evictions,
-            restarts=rows.restarts,
+            state="+".join(str(run.rows.state) for run in here),
+            committed_step=self.server.rows.committed_step,
+            commits=sum(run.checkers.commits for run in here),
+            evictions=sum(run.checkers.evictions for run in here),
+            restarts=sum(run.rows.restarts for run in here),
             faults=(
                 *self.faults.injected,
                 *self.harsh.happened.elements(),
@@ -254,8 +232,8 @@ class World:
             violations=tuple(self.checkers.violations),
             digest=self.kernel.digest(),
             tape=tuple(self.kernel.tape),
-            decisions=tuple(rows.history),
-            answers=tuple(rows.answers),
+            decisions=tuple(entry for run in here for entry in run.rows.history),
+            answers=tuple(entry for run in here for entry in run.rows.answers),
         )
 
 

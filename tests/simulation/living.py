@@ -3,6 +3,7 @@ are planned, and the commands that are sent."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, get_args, get_type_hints
 
 import msgspec
@@ -12,6 +13,7 @@ from controlplane.policy.plan import Action, Decision, Plan
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.commands import Body
 from controlplane.protocol.spec import Parallelism, TrainSpec
+from controlplane.simulator.server import Decide
 from controlplane.simulator.world import World
 
 WHOLE = (TrainSpec, Parallelism)
@@ -32,25 +34,28 @@ class Living:
 
     def watch(self, world: World) -> None:
         """Of each pass of the job and of the fleet what is decided on, and what is decided."""
-        judge, carry = world.lens.judge, world.server.store.carry
-
-        def watched(snapshot: JobSnapshot, config: PolicyConfig) -> Plan:
-            self._note(snapshot)
-            plan = judge(snapshot, config)
-            self._note(snapshot)
-            return plan
+        for run in world.runs.values():
+            run.lens.judge = partial(self._watched, run.lens.judge)
+        carry = world.server.fleet.store.carry
 
         def carried(decision: Decision, actions: Iterable[Action]) -> None:
             self.actions |= {type(action).__name__ for action in decision.actions}
             carry(decision, actions)
 
-        world.lens.judge = watched
-        world.server.store.carry = carried  # type: ignore[method-assign]
+        world.server.fleet.store.carry = carried  # type: ignore[method-assign]
+
+    def _watched(self, judge: Decide, snapshot: JobSnapshot, config: PolicyConfig) -> Plan:
+        self._note(snapshot)
+        plan = judge(snapshot, config)
+        self._note(snapshot)
+        self.actions |= {type(action).__name__ for decision in plan.decisions for action in decision.actions}
+        return plan
 
     def ended(self, world: World) -> None:
         """What was sent, and whether all invariants held."""
         self.violations += world.checkers.violations
-        rows = world.server.rows.commands.values()
+        rows = [row for run in world.runs.values() if run.is_here for row in run.rows.commands.values()]
+        rows += world.server.fleet.rows.commands.values()
         self.commands |= {type(row.envelope.body).__struct_config__.tag for row in rows if row.send_due_s is not None}
 
     def _note(self, record: msgspec.Struct) -> None:

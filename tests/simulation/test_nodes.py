@@ -3,7 +3,8 @@
 import pytest
 
 from controlplane.changes.outbox import LIVE
-from controlplane.simulator.world import READS, World
+from controlplane.simulator.judge import READS
+from controlplane.simulator.world import World
 
 
 def calm(until_s: float = 30.0, seed: int = 3) -> World:

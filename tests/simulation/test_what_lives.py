@@ -9,26 +9,22 @@ from functools import cache
 import msgspec
 import pytest
 
-from controlplane.policy.queue.place import QueuePlace, Victim
 from controlplane.protocol.frames import NodeCheck
-from controlplane.protocol.spec import FaultSchedule
+from controlplane.protocol.spec import FaultSchedule, Scheduling
 from controlplane.protocol.states import Mode, RequestKind, Verdict
+from controlplane.simulator import crowd
 from controlplane.simulator.extras import Extras
 from controlplane.simulator.faults import Fault
+from controlplane.simulator.job import JobPlan
 from controlplane.simulator.timing import Timing
 from controlplane.simulator.world import World, WorldPlan, job_spec
 from tests.simulation.living import ACTIONS, COMMANDS, Living, fields
 
-ONE_JOB = "a world has one job, of one name"
 NOT_YET = {
-    **dict.fromkeys(("JobFact.id", "JobFact.name", "View.job_id", "Flush.job_id", "Install.job_id"), ONE_JOB),
-    **dict.fromkeys(("JobSnapshot.queue", *(f"QueuePlace.{field}" for field in QueuePlace.__struct_fields__)), ONE_JOB),
-    **dict.fromkeys((f"Victim.{field}" for field in Victim.__struct_fields__), ONE_JOB),
-    "RequestFact.urgent": ONE_JOB,
     "JobFact.end_held_until_s": "no step is computed again",
     "CheckpointFact.holders": "no checkpoint lies on the nodes' own disks",
 }
-NO_ACTION = {"AskPreemption": ONE_JOB}
+NO_ACTION: dict[str, str] = {}
 NO_COMMAND = {"order_recompute": "no step is computed again"}
 
 
@@ -298,6 +294,32 @@ def _end_one(world: World) -> None:
     world.faults.kill_rank(next(process for process in world.trainer.processes.values() if process.able()))
 
 
+def queue(found: Living) -> None:
+    """Jobs of several priorities come to a small fleet: some wait, some pass others, some yield and come back; one
+    yields twice."""
+    for seed in (2003, 2006, 2010):
+        draw = crowd.drawn(seed, 6)
+        world = World(seed, plan=draw.plan, config=crowd.CONFIG)
+        found.watch(world)
+        world.run(1)
+        found.ended(world)
+    spec = job_spec(spare_gpus=0, steps=20)
+    urgent = msgspec.structs.replace(spec, scheduling=Scheduling(priority=900))
+    others = tuple(JobPlan(name=f"urgent-{at_s}", spec=urgent, arrives_s=at_s) for at_s in (40.0, 110.0))
+    plan = WorldPlan(
+        spec=job_spec(spare_gpus=0),
+        name="long",
+        others=others,
+        nodes={f"node-{index}": 2 for index in range(3)},
+        timing=Timing(saves_asked=True),
+    )
+    world = World(22, plan=plan, config=crowd.CONFIG)
+    found.watch(world)
+    world.start()
+    world.kernel.run(150.0)
+    found.ended(world)
+
+
 SCENES: tuple[Callable[[Living], None], ...] = (
     seeds,
     comes_and_goes,
@@ -310,6 +332,7 @@ SCENES: tuple[Callable[[Living], None], ...] = (
     persons,
     consent,
     set_backs,
+    queue,
 )
 
 

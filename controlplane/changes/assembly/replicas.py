@@ -48,6 +48,7 @@ def _replica(slot: Slot, members: Collection[tuple[int, int]]) -> ReplicaFact:
         times_out=newest.times_out,
         out_s=newest.out_s,
         stopped=ranks.released == ranks.world_size,
+        released=slot.released,
         failed_starts=failed,
         ordered_out=newest.asked_out,
         ordered_s=newest.asked_s,

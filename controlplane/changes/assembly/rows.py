@@ -54,12 +54,14 @@ class Ranks(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
     """One slot of an attempt. `lives` newest first; `ranks`, `placements` and `readings` (by rank; None: nothing
-    was heard of it; empty: nothing is known of the whole job) of the newest."""
+    was heard of it; empty: nothing is known of the whole job) of the newest; which of its ranks are `released`, where
+    others are not."""
 
     lives: Sequence[Incarnation]
     ranks: Ranks
     placements: tuple[Placement, ...]
     readings: Sequence[Reading | None]
+    released: tuple[int, ...] = ()
 
 
 Device = tuple[str, Hashable, int, str, bool, bool, float | None, int | None, str, object]

@@ -67,7 +67,8 @@ class CheckRows(CourseRows, Protocol):
         """Which of these steps no attempt has told of, in order."""
 
     def spans(self) -> Sequence[tuple[int, int]]:
-        """The lowest and the highest step that each attempt has told of."""
+        """Of each attempt that has told of steps: the one before its first, which it began with or has told of as the
+        lowest, and the highest that it has told of."""
 
     def first_since(self, epoch: int) -> tuple[int, int] | None:
         """(attempt, step) of the first commit of this epoch or a later one."""
@@ -148,8 +149,8 @@ def _may_grow(step: Step, wanted: list[int]) -> bool:
 
 def _no_step_lost(rows: CheckRows, window: Window) -> Check:
     """No number is missing between the first and the last, those that are not compared included. Ranks count: where an
-    attempt has told of steps before and after, one was committed, and what is missing is the word of it, as an agent
-    loses it that ends while its disk is full."""
+    attempt began before and has told of steps after, one was committed, and what is missing is the word of it, as an
+    agent loses it that ends while its disk is full."""
     name = "no_step_lost"
     if not window.steps:
         return Check(name=name, ok=None, detail="no step in the window")

@@ -10,7 +10,7 @@ to the head (`policy.queue.preempt`). Pure: equal arguments give equal plans.
 
 from collections.abc import Iterable, Sequence
 
-from controlplane.policy.queue.place import Turn, Victim
+from controlplane.policy.queue.place import HAS_ROOM, Turn, Victim
 from controlplane.policy.queue.preempt import victims
 from controlplane.policy.queue.room import Room, Spare, Types
 from controlplane.policy.queue.rows import Demand, Entry, Holder, Pending, QueueConfig, QueueFleet, QueuePlan
@@ -35,6 +35,12 @@ def schedule(queue: Iterable[Pending], fleet: QueueFleet, config: QueueConfig, n
     planned = Planning(jobs, fleet, config, now_s)
     entries = tuple(map(planned.entry, range(len(jobs))))
     return QueuePlan(entries=entries, head=planned.head, victims=planned.victims)
+
+
+def called(plan: QueuePlan) -> set[str]:
+    """Ids of those for whom there is something to do now: they may start, or others may yield to them."""
+    found = {entry.job.id for entry in plan.entries if entry.may_start and entry.turn in HAS_ROOM}
+    return found | ({plan.head} if plan.victims else set())
 
 
 class Planning:

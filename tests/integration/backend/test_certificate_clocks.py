@@ -3,7 +3,8 @@ tell what came after what, times do not."""
 
 import pytest
 
-from controlplane.jobs.models import Job, StepRecord
+from controlplane.jobs.models import Attempt, Job, StepRecord
+from controlplane.protocol.states import AttemptState
 from controlplane.recovery.certificate import certify
 from controlplane.recovery.models import Incident, ViewRow
 from controlplane.recovery.reconcile import reconcile_job
@@ -57,6 +58,18 @@ def test_a_step_that_no_row_has_is_missed_all_the_same() -> None:
     StepRecord.objects.filter(job=job, step=5).delete()
     checks = {check["name"]: check for check in certify(incident)["checks"]}
     said = "no report of step 5 is there; the steps after it count it as committed"
+    assert (checks["no_step_lost"]["ok"], checks["no_step_lost"]["detail"]) == (None, said)
+
+
+def test_a_step_of_which_no_report_came_is_not_lost_where_a_new_attempt_has_gone_on_from_before_it() -> None:
+    job, incident = set_back()
+    first = job.attempts.get()
+    job.attempts.update(state=AttemptState.ENDED)
+    Attempt.objects.create(job=job, number=2, resume_step=4, layout=first.layout, replicas=3, checkpoint_dir="/c")
+    StepRecord.objects.filter(job=job, step__gte=4).update(attempt=2)
+    StepRecord.objects.filter(job=job, step=4).delete()
+    checks = {check["name"]: check for check in certify(incident)["checks"]}
+    said = "no report of step 4 is there; the steps after it count it as committed"
     assert (checks["no_step_lost"]["ok"], checks["no_step_lost"]["detail"]) == (None, said)
 
 

@@ -37,7 +37,7 @@ class World:
         self.kernel.now_s = 1000.0
         self.checkers = Checkers(self.kernel, 6)
         self.rows = Rows(spec=job_spec(**spec), nodes={name: NodeRow(name, 2, seen_s=1000.0) for name in NODES})
-        self.asked = Asked(self.rows, self.kernel, self.checkers, lambda: None)
+        self.asked = Asked(self.rows, self.kernel, self.checkers, lambda job: None)
         self.store = Store(self.rows, self.kernel, self.checkers, lambda *replica: "it was killed", self.asked)
         self.made = 0
 

@@ -98,7 +98,7 @@ def test_ranks_on_several_nodes_meet_at_the_node_of_the_first() -> None:
 def test_spares_are_reserved_and_their_hosts_warmed_where_the_job_wants_them_warm() -> None:
     world = World()
     world.place(spare_nodes=("node-3",))
-    assert [name for name, node in world.rows.nodes.items() if node.reserved] == ["node-3"]
+    assert [name for name, node in world.rows.nodes.items() if node.reserved_for] == ["node-3"]
     warm = world.rows.spec.resources.spares.warm
     assert [node for node, _ in world.commands(WarmHost)] == (["node-3"] if warm else [])
 

@@ -172,7 +172,7 @@ def test_an_order_that_comes_to_nothing_is_not_waited_for(state: CommandState, l
     found = said(says(world, order(world, 0), FLIGHT_RECORDER, dump("pair", 0))) if look_first else []
     lost = world.rows.commands[order(world, 1)]
     lost.state = state
-    found += said(list(answered(world.store, answered_of(lost))))
+    found += said(list(answered(world.store, answered_of(lost, JOB_ID))))
     found += said(says(world, order(world, 0), FLIGHT_RECORDER, dump("pair", 0))) if not look_first else []
     (event,) = found
     assert event.sentence.endswith("1 of 2 recorders read; not compared in full: 1 of its 2 ranks gave one.")
@@ -184,14 +184,14 @@ def test_an_order_that_is_carried_out_says_nothing_by_itself(state: CommandState
     world = scheduled()
     row = world.rows.commands[order(world, 1)]
     row.state = state
-    assert list(answered(world.store, answered_of(row))) == []
+    assert list(answered(world.store, answered_of(row, JOB_ID))) == []
 
 
 def test_an_order_for_an_incident_that_comes_to_nothing_compares_nothing() -> None:
     world = hung()
     row = world.rows.commands[order(world, 0)]
     row.state = CommandState.FAILED
-    assert list(answered(world.store, answered_of(row))) == []
+    assert list(answered(world.store, answered_of(row, JOB_ID))) == []
 
 
 def test_a_look_that_another_node_was_asked_for_is_refused() -> None:

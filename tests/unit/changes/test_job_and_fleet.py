@@ -32,6 +32,7 @@ from controlplane.protocol.states import (
     RequestKind,
     RequestState,
 )
+from controlplane.simulator.rows import JOB_ID
 
 from .builders import SENTENCE, World, finding, training
 
@@ -62,14 +63,14 @@ def test_a_job_that_recovers_keeps_all_that_is_its_own() -> None:
 @pytest.mark.parametrize("to", [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED])
 def test_with_a_job_its_spares_findings_and_requests_end_and_hardware_stays_found(to: JobState) -> None:
     world = training()
-    world.rows.nodes["node-3"].reserved = True
+    world.rows.nodes["node-3"].reserved_for = JOB_ID
     finding(world, "rank_exit", replica=1)
     kept = finding(world, "xid", node_id="node-1", device_index=0)
     save = ask(world, RequestKind.CHECKPOINT)
     world.do(SetJobState(to=to))
     assert world.rows.state is to
     assert list(world.rows.signals) == [kept]
-    assert not world.rows.nodes["node-3"].reserved
+    assert not world.rows.nodes["node-3"].reserved_for
     assert save not in world.rows.requests
     assert world.rows.answers == ["checkpoint:refused"]
     assert world.checkers.violations == []
@@ -174,9 +175,9 @@ def test_a_suspect_checkpoint_is_remembered_with_the_step_of_what_went_bad() -> 
 
 def test_spares_are_let_go_before_others_are_reserved_and_those_are_warmed() -> None:
     world = training()
-    world.rows.nodes["node-3"].reserved = True
+    world.rows.nodes["node-3"].reserved_for = JOB_ID
     world.do(KeepSpares(release=("node-3",), reserve=("node-4",), warm=("node-4",)))
-    assert [name for name, node in world.rows.nodes.items() if node.reserved] == ["node-4"]
+    assert [name for name, node in world.rows.nodes.items() if node.reserved_for] == ["node-4"]
     assert [(node, body.attempt) for node, body in world.commands(WarmHost)] == [("node-4", 1)]
 
 

@@ -61,7 +61,7 @@ def test_another_check_that_fails_is_news() -> None:
 def test_a_node_that_passes_again_takes_work_and_who_waits_for_one_is_looked_at() -> None:
     world, woken = placed(), list[str]()
     does(world, NodeChecked((FULL,)))
-    world.store.on_wake = lambda: woken.append("")
+    world.store.on_wake = lambda job: woken.append("")
     changes = does(world, NodeChecked(()))
     assert [type(change) for change in changes] == [Settle, Free]
     assert [frees(change) for change in changes] == [False, True]
@@ -119,5 +119,5 @@ def test_a_rank_host_on_a_spare_is_the_jobs_and_on_any_other_node_nobodys() -> N
     world = placed()
     with pytest.raises(IdentityMismatch):
         does(world, HostExited(JOB_ID, 0), FREE)
-    world.rows.nodes[FREE].reserved = True
+    world.rows.nodes[FREE].reserved_for = JOB_ID
     assert does(world, HostExited(JOB_ID, 0), FREE)

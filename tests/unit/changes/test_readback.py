@@ -13,7 +13,7 @@ from controlplane.protocol.rank import CheckpointReport
 from controlplane.protocol.readback import Verdict
 from controlplane.protocol.states import CheckpointState, CommandState
 from controlplane.simulator.memory import answered_of
-from controlplane.simulator.rows import CommandRow, SaveRow
+from controlplane.simulator.rows import JOB_ID, CommandRow, SaveRow
 
 from .builders import NODES, World, training
 from .test_reports import does
@@ -58,7 +58,7 @@ def says_of(world: World, verdict: Verdict | None, state: CommandState = Command
     """The newest reader's answer."""
     row = [each for each in world.rows.commands.values() if isinstance(each.envelope.body, VerifyCheckpoint)][-1]
     row.state, row.data = state, msgspec.json.encode(verdict).decode() if verdict is not None else ""
-    world.store.commit(answered(world.store, answered_of(row)))
+    world.store.commit(answered(world.store, answered_of(row, JOB_ID)))
     return row
 
 
@@ -140,7 +140,7 @@ def test_a_reader_that_says_nothing_any_more_is_called_off_and_another_is_asked(
     assert world.commands(EndVerification) == [(NODES[1], EndVerification(order=first))]
     late = world.rows.commands[first]
     late.state, late.data = CommandState.SUCCEEDED, msgspec.json.encode(ROTTEN).decode()
-    assert list(answered(world.store, answered_of(late))) == [], "only the command that it waits for counts"
+    assert list(answered(world.store, answered_of(late, JOB_ID))) == [], "only the command that it waits for counts"
 
 
 def test_what_has_left_the_ladder_is_read_no_further() -> None:

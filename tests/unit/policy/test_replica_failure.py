@@ -99,6 +99,16 @@ def test_without_a_spare_a_crashed_process_restarts_where_it_was():
     assert {placement.node_id for placement in start.placements} == {"n1"}
 
 
+def test_a_device_that_its_dead_rank_has_released_is_its_own_no_more():
+    """Another job may have it by now; where none has it is free as any."""
+    dead = with_replica(running(spares=0, signals=(exited(),)), 1, exited_ranks=1, released=(0,))
+    assert actions(only(dead, RULE), StartReplica) == ()
+    first, *others = dead.nodes[1].devices
+    freed = change(dead.nodes[1], devices=(change(first, free=True, held=False), *others))
+    start = action(only(change(dead, nodes=(dead.nodes[0], freed, dead.nodes[2])), RULE), StartReplica)
+    assert {(placement.node_id, placement.device_index) for placement in start.placements} == {("n1", 0), ("n1", 1)}
+
+
 def test_the_job_is_recovering_and_the_finding_is_settled():
     decision = only(running(signals=(exited(),)), RULE)
     assert action(decision, SetJobState).to is JobState.RECOVERING

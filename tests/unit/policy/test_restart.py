@@ -86,6 +86,15 @@ def test_fewer_devices_keep_tp_and_pp_and_shrink_dp():
     assert (order.layout.tp, order.layout.pp, order.layout.dp) == (1, 2, 2)
 
 
+def test_a_restart_takes_no_device_that_a_dead_rank_has_released_and_another_job_holds():
+    replicas = tuple(replica(index, exited_ranks=1, released=(1,)) for index in range(3))
+    decision = only(running(spares=0, replicas=replicas), RULE)
+    placed = {
+        (p.node_id, p.device_index) for placements in action(decision, PlaceAttempt).placements for p in placements
+    }
+    assert {index for _, index in placed} == {0}
+
+
 def test_a_replica_that_fits_nowhere_is_re_planned():
     wide = spec(parallelism=Parallelism(tp=2, pp=2, dp=1), model=Model(heads=4, layers=4))
     rows = (replica(0, world_size=4),)

@@ -1,0 +1,131 @@
+"""Who waits, who holds devices and what those would lose, of rows: what `policy.queue` plans with.
+
+What is read, and how, is the loaders' (`recovery.load_queue`, `simulator.load_queue`). Pure.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from controlplane.changes.assembly.counted import MAX_REFUSED_READ, refused
+from controlplane.changes.assembly.measured import Times, learned_times
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.facts import TERMINAL_JOB
+from controlplane.policy.ladder import backoff_s
+from controlplane.policy.queue.rows import Holder, Lender, Stake
+from controlplane.policy.snapshot import DeviceFact
+from controlplane.protocol.states import QUEUED_JOB, UNFIT, JobState
+
+HOUR_S = 3600.0
+LEAVING = "its ranks still save and leave their devices"
+PAUSES = "no node would start its last attempt, and it pauses before the next"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asks:
+    """How often a job was asked to yield: in all; by the queue within an hour, but for what came to nothing; when the
+    newest came to something (`done_s`), and to nothing (`nothing_s`), server seconds."""
+
+    number: int = 0
+    times: int = 0
+    done_s: float | None = None
+    nothing_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """A job whose `attempt` runs since `begun_s`, and trains since `first_view_s` (None: not yet). `step` steps are
+    committed, `kept` of them are in a checkpoint that outlives its devices. `recent`: seconds of its newest steps,
+    `saves`: of its newest saves."""
+
+    attempt: int
+    begun_s: float
+    first_view_s: float | None
+    step: int
+    kept: int
+    recent: Sequence[float] = ()
+    saves: Sequence[float] = ()
+    asks: Asks = Asks()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A job that has `devices` by node. `recent`: seconds of its newest steps, of which `left` are to come (None: not
+    known). `yields_to`: whom it is asked to yield to, "" where a person asks; None: it is not."""
+
+    id: str
+    name: str
+    priority: int
+    state: str
+    devices: Mapping[str, int]
+    left: int | None = None
+    recent: Sequence[float] = ()
+    yields_to: str | None = None
+    stake: Stake | None = None
+
+
+def stake_of(job: Trained, policy: PolicyConfig) -> Stake:
+    """What it would lose if it were preempted now."""
+    step_s = float(median(job.recent)) if job.recent else policy.default_step_s
+    again_s = policy.default_start_s + policy.default_catch_up_s
+    asks = job.asks
+    return Stake(
+        attempt=job.attempt,
+        begun_s=job.begun_s,
+        at_risk_s=max(0, job.step - job.kept) * step_s,
+        save_s=learned_times(Times(saves=job.saves)).save_p95_s,
+        step_s=step_s,
+        again_s=max(0.0, job.first_view_s - job.begun_s) if job.first_view_s is not None else again_s,
+        came_back=asks.done_s is not None and asks.done_s <= job.begun_s,
+        asked=asks.number,
+        times=asks.times,
+        kept_s=asks.nothing_s,
+    )
+
+
+def may_be_outranked(state: str, priority: int, *, highest: int | None, preemptible: bool) -> bool:
+    """A job that what waits with priority `highest` might have yield: what it would lose is read."""
+    return highest is not None and priority < highest and state == JobState.RUNNING and preemptible
+
+
+def holder_of(job: Held, now_s: float) -> Holder:
+    """With when it is expected to end: at the pace of its newest steps."""
+    ends_s = None if job.left is None or not job.recent else now_s + max(0, job.left) * float(median(job.recent))
+    return Holder(
+        id=job.id,
+        name=job.name,
+        priority=job.priority,
+        devices=tuple(sorted(job.devices.items())),
+        ends_s=ends_s,
+        leaves=job.state in QUEUED_JOB or job.state in TERMINAL_JOB or job.yields_to is not None,
+        yields_to=job.yields_to or "",
+        stake=job.stake,
+    )
+
+
+def lender_of(node_id: str, devices: Iterable[DeviceFact], *, named: Collection[int], owner: str) -> Lender:
+    """A node that takes work, `named`: its devices that open findings accuse; `owner`: whose spare it is, or ""."""
+    usable, free = usable_and_free(devices, named)
+    return Lender(id=node_id, usable=usable, free={} if owner else free, reserved_for=owner)
+
+
+def usable_and_free(devices: Iterable[DeviceFact], named: Collection[int]) -> tuple[dict[str, int], dict[str, int]]:
+    """(how many can be used, how many of these are free), by model."""
+    usable: dict[str, int] = defaultdict(int)
+    free: dict[str, int] = defaultdict(int)
+    for device in devices:
+        if device.healthy and device.index not in named:
+            usable[device.model] += 1
+            free[device.model] += device.free
+    return usable, free
+
+
+def held_back(ends: Sequence[tuple[str, float]], policy: PolicyConfig, now_s: float) -> str:
+    """The pause of a job that no node would start, "" for none. `ends`: (end code, when it was placed) of its
+    attempts, the newest first."""
+    if not ends:
+        return ""
+    newest, placed_s = ends[0]
+    times = refused(code for code, _ in ends[:MAX_REFUSED_READ])
+    return PAUSES if newest == UNFIT and now_s < placed_s + backoff_s(times, policy) else ""

@@ -1,0 +1,175 @@
+"""Rows in memory to what `policy.queue` plans with (`changes.assembly.queue`): as `recovery.load_queue` reads them."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+from controlplane.changes.assembly.measured import RECENT
+from controlplane.changes.assembly.queue import (
+    HOUR_S,
+    LEAVING,
+    Asks,
+    Held,
+    Trained,
+    held_back,
+    holder_of,
+    lender_of,
+    may_be_outranked,
+    stake_of,
+)
+from controlplane.policy import findings
+from controlplane.policy.checkpoints import TRUSTED
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.placement import PLACEABLE
+from controlplane.policy.queue.demand import first_demand, later_demand
+from controlplane.policy.queue.place import FRONT, QueuePlace
+from controlplane.policy.queue.rows import Holder, Lender, Pending, QueueFleet, QueuePlan, Stake, config_of
+from controlplane.policy.queue.schedule import in_turn, schedule
+from controlplane.policy.queue.words import place_of as place_in
+from controlplane.policy.rules.lifecycle import parked_words
+from controlplane.policy.snapshot import NodeFact
+from controlplane.protocol.states import (
+    LIVE_REQUEST,
+    QUEUED_JOB,
+    AttemptState,
+    JobState,
+    RequestState,
+)
+from controlplane.simulator.load import places
+from controlplane.simulator.rows import Rows
+from controlplane.simulator.shared import Part, YieldRow
+
+CAME_TO_IT = (*LIVE_REQUEST, RequestState.DONE)
+
+
+def place_of(rows: Rows, nodes: Iterable[NodeFact], config: PolicyConfig, now_s: float) -> QueuePlace | None:
+    """Where the job stands; None: it is not in the queue, or alone there and outranks nobody. `nodes`: the fleet, as no
+    job sees it as its own."""
+    mine = rows.spec.scheduling.priority
+    others = [each for each in rows.jobs.values() if each is not rows]
+    if not _waits(rows):
+        return None
+    outranks = any(row.state == JobState.RUNNING and row.spec.scheduling.priority < mine for row in others)
+    if not outranks and not any(map(_waits, others)):
+        return None
+    return place_in(plan_of(rows.jobs, nodes, config, now_s), rows.job_id)
+
+
+def plan_of(jobs: Mapping[str, Rows], nodes: Iterable[NodeFact], config: PolicyConfig, now_s: float) -> QueuePlan:
+    """The queue's plan over all jobs."""
+    queue = [_pending(rows, config, now_s) for rows in jobs.values() if _waits(rows)]
+    fleet = QueueFleet(
+        nodes=tuple(_lenders(jobs, nodes, config)),
+        holders=tuple(_holders(jobs, queue, config, now_s)),
+        preempted=sum(_is_of_late(row, now_s) for rows in jobs.values() for row in rows.yields.values()),
+    )
+    return schedule(queue, fleet, config_of(config), now_s)
+
+
+def front(jobs: Mapping[str, Rows], config: PolicyConfig, now_s: float, number: int = FRONT) -> list[str]:
+    """Ids of so many jobs of the queue that are first in line; those that a person parked are not in it."""
+    queue = [_pending(rows, config, now_s) for rows in jobs.values() if _waits(rows) and not rows.parked_by]
+    return [job.id for job in in_turn(queue)[:number]]
+
+
+def _waits(rows: Rows) -> bool:
+    return rows.state in QUEUED_JOB and not rows.cancel_requested
+
+
+def _pending(rows: Rows, config: PolicyConfig, now_s: float) -> Pending:
+    newest = rows.attempt
+    attempts = [*([newest] if newest is not None else []), *reversed(rows.attempts)]
+    leaves = rows.state == JobState.PREEMPTED and newest is not None and newest.state is AttemptState.STOPPING
+    held = parked_words(rows.name, rows.parked_by) if rows.parked_by else LEAVING if leaves else ""
+    held = held or held_back([(each.end_code, each.started_s) for each in attempts], config, now_s)
+    return Pending(
+        id=rows.job_id,
+        name=rows.name,
+        priority=rows.spec.scheduling.priority,
+        submitted_s=rows.created_s,
+        demand=later_demand(rows.spec) if attempts else first_demand(rows.spec),
+        held=held if rows.env_opens else held or "its env does not open",
+    )
+
+
+def _lenders(jobs: Mapping[str, Rows], nodes: Iterable[NodeFact], config: PolicyConfig) -> Iterator[Lender]:
+    named, whole = defaultdict[str, set[int]](set), set[str]()
+    tables = [rows.signals for rows in jobs.values()][:1]
+    for signal in (signal for table in tables if isinstance(table, Part) for signal in table.of_none()):
+        if signal.node_id is not None and findings.accuses(signal, config):
+            if signal.device_index is None:
+                whole.add(signal.node_id)
+            else:
+                named[signal.node_id].add(signal.device_index)
+    for node in nodes:
+        if node.connected and node.state in PLACEABLE and not node.unhealthy and node.id not in whole:
+            yield lender_of(node.id, node.devices, named=named[node.id], owner=node.reserved_for or "")
+
+
+def _holders(jobs: Mapping[str, Rows], queue: list[Pending], config: PolicyConfig, now_s: float) -> Iterator[Holder]:
+    highest = max((job.priority for job in queue if not job.held), default=None)
+    for rows in jobs.values():
+        devices, spec = _devices(rows), rows.spec
+        yields = [
+            row for row_id, row in rows.yields.items() if row.state in LIVE_REQUEST and not _withdrawn(rows, row_id)
+        ]
+        able = may_be_outranked(
+            rows.state, spec.scheduling.priority, highest=highest, preemptible=spec.scheduling.preemptible
+        )
+        if devices:
+            held = Held(
+                id=rows.job_id,
+                name=rows.name,
+                priority=spec.scheduling.priority,
+                state=rows.state,
+                devices=devices,
+                left=spec.training.steps - rows.committed_step,
+                recent=rows.calm[:RECENT],
+                yields_to=yields[0].urgent if yields else None,
+                stake=_stake(rows, config, now_s) if able and not yields else None,
+            )
+            yield holder_of(held, now_s)
+
+
+def _withdrawn(rows: Rows, request_id: str) -> bool:
+    request = rows.requests.get(request_id)
+    return request is not None and bool(request.withdrawn_by)
+
+
+def _devices(rows: Rows) -> Counter[str]:
+    """By node: under its processes that are not proved gone, and those of nodes that are its spares."""
+    found = Counter(place.node_id for place in places(rows))
+    if rows.state not in QUEUED_JOB:
+        for node in rows.nodes.values():
+            found[node.id] += node.devices if node.reserved_for == rows.job_id else 0
+    return +found
+
+
+def _stake(rows: Rows, config: PolicyConfig, now_s: float) -> Stake | None:
+    attempt = rows.attempt
+    if attempt is None or attempt.state is not AttemptState.RUNNING:
+        return None
+    asked = rows.yields.values()
+    over = [row.ended_s for row in asked if row.ended_s is not None and row.state is not RequestState.DONE]
+    done = [row.ended_s for row in asked if row.ended_s is not None and row.state is RequestState.DONE]
+    views = [at_s for epoch, at_s in rows.course.announced_s.items() if rows.announced[epoch].attempt == attempt.number]
+    trained = Trained(
+        attempt=attempt.number,
+        begun_s=attempt.started_s,
+        first_view_s=min(views, default=None),
+        step=rows.committed_step,
+        kept=max((fact.step for fact in rows.checkpoints if fact.state in TRUSTED), default=0),
+        recent=rows.calm[:RECENT],
+        saves=rows.saves_s[-RECENT:],
+        asks=Asks(
+            number=len(asked),
+            times=sum(_is_of_late(row, now_s) for row in asked),
+            done_s=max(done, default=None),
+            nothing_s=max(over, default=None),
+        ),
+    )
+    return stake_of(trained, config)
+
+
+def _is_of_late(row: YieldRow, now_s: float) -> bool:
+    """The queue has asked within an hour, and it has not come to nothing."""
+    return bool(row.urgent) and now_s - row.asked_s <= HOUR_S and row.state in CAME_TO_IT

@@ -1,0 +1,147 @@
+"""What the queue promises, watched over days of a small fleet (`intervals`): seeds of it, and what they break.
+
+A gang starts whole (the fleet asserts it). Nobody yields before its time or too often. What is first in line starts
+when it fits. Backfill delays no head: its expected start never moves back while nobody new is ahead of it, and it keeps
+it; but while somebody yields, who is counted as gone and leaves when its save is done. Every job that the fleet could
+hold ends.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from controlplane.changes.assembly.queue import HOUR_S
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.queue.place import HAS_ROOM, Turn
+from controlplane.policy.queue.rows import QueuePlan
+from controlplane.simulator.intervals import Queue, Work
+
+STEPS_S = (1.0, 5.0, 20.0)
+LATE_S = 2.0 * max(STEPS_S)
+"""An end is expected in whole steps: so much later than expected is none."""
+PATIENCE = 20.0
+"""All jobs have ended when so many times their work could have been done one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """When this head starts at the latest, and who was ahead of it then."""
+
+    job: str
+    at_s: float
+    ahead: frozenset[str]
+
+
+class Watch:
+    """Of one queue; `violations` of what it promises."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.violations: list[str] = []
+        self.preemptions, self.queue = 0, queue
+        self._head: Expected | None = None
+        self._choice = queue.choice
+        queue.on_pass, queue.choice = self.planned, self.chosen
+
+    def planned(self, plan: QueuePlan) -> None:
+        """A plan was made, nobody has moved yet."""
+        starts = any(entry.may_start and entry.turn in HAS_ROOM for entry in plan.entries)
+        first = plan.entries[0]
+        if first.turn in HAS_ROOM and not first.may_start:
+            self._say(f"work: {first.job.id} is first in line, fits and may not start")
+        self._expects(plan)
+        if not starts and first.turn not in (Turn.NO_ROOM, Turn.TOO_LARGE, Turn.HELD):
+            self._say(f"work: {first.job.id} is first in line ({first.turn}), and nothing starts")
+
+    def _expects(self, plan: QueuePlan) -> None:
+        now_s, known = self.queue.now_s, self._head
+        entry = next((each for each in plan.entries if each.job.id == plan.head), None)
+        if known is not None and self.queue.courses[known.job].waits:
+            here = next(each for each in plan.entries if each.job.id == known.job)
+            before = {each.job.id for each in plan.entries[: here.place - 1]}
+            if before <= known.ahead and now_s > known.at_s + LATE_S:
+                self._say(f"head: {known.job} was to start by {known.at_s:.0f} s, and waits")
+                self._head = None
+        yields = any(course.left_s is not None for course in self.queue.courses.values())
+        if entry is None or entry.expected_s is None or yields:
+            self._head = None
+            return
+        ahead = frozenset(each.job.id for each in plan.entries[: entry.place - 1])
+        stands = known is not None and known.job == plan.head and ahead <= known.ahead
+        if stands and known is not None and entry.expected_s > known.at_s + LATE_S:
+            self._say(f"head: {known.job} is expected at {entry.expected_s:.0f} s, {known.at_s:.0f} s were promised")
+        soonest_s = min(entry.expected_s, known.at_s) if stands and known is not None else entry.expected_s
+        self._head = Expected(plan.head, soonest_s, ahead)
+
+    def chosen(self, queue: Queue, plan: QueuePlan) -> Sequence[str]:
+        """Who yields."""
+        found, policy = list(self._choice(queue, plan)), queue.policy
+        head = next(entry.job for entry in plan.entries if entry.job.id == plan.head)
+        for job in found:
+            course, now_s = queue.courses[job], queue.now_s
+            self.preemptions += 1
+            again = course.came_back_s is not None
+            least_s = policy.preempt_again_s if again else policy.preempt_min_runtime_s
+            ran_s = now_s - (course.placed_s if course.placed_s is not None else now_s)
+            lately = sum(now_s - at_s <= HOUR_S for at_s in course.asked) + 1
+            if ran_s < least_s:
+                self._say(f"thrash: {job} yields {ran_s:.0f} s after it began")
+            if lately > policy.max_preemptions_of_job:
+                self._say(f"thrash: {job} yields {lately} times within an hour")
+            if course.work.priority >= head.priority or not course.work.preemptible:
+                self._say(f"thrash: {job} yields to {head.id}, and need not")
+        fleet = sum(queue.now_s - at_s <= HOUR_S for each in queue.courses.values() for at_s in each.asked)
+        if fleet + len(found) > policy.max_preemptions:
+            self._say(f"thrash: {fleet + len(found)} jobs yield within an hour")
+        return found
+
+    def ended(self) -> None:
+        """When the queue has run out: nobody is left behind."""
+        sizes = (self.queue.size, len(self.queue.free))
+        for course in self.queue.courses.values():
+            fits = course.work.of_each <= sizes[0] and course.work.nodes <= sizes[1]
+            if course.ended_s is None and fits:
+                self._say(f"starve: {course.work.id} has not ended, and began {len(course.began)} times")
+
+    def _say(self, text: str) -> None:
+        self.violations.append(f"{self.queue.now_s:.0f} {text}")
+
+
+def drawn(seed: int) -> Queue:
+    """A small fleet and its jobs, all from the seed."""
+    draw = random.Random(f"queue {seed}")
+    nodes, of_each = draw.randrange(2, 9), draw.choice((1, 2, 4, 8))
+    policy = PolicyConfig(
+        preempt_min_runtime_s=draw.choice((30.0, 300.0)),
+        preempt_again_s=draw.choice((300.0, 1800.0)),
+        max_preemptions=draw.choice((2, 5, 20)),
+        max_preemptions_of_job=draw.choice((1, 2)),
+    )
+    works = [_work(draw, number, nodes, of_each) for number in range(draw.randrange(5, 30))]
+    return Queue(works, nodes, of_each, policy=policy)
+
+
+def _work(draw: random.Random, number: int, nodes: int, of_each: int) -> Work:
+    return Work(
+        id=f"job-{number:02d}",
+        priority=draw.choice((100, 300, 500, 500, 900)),
+        arrives_s=draw.choice((0.0, draw.uniform(0.0, 4 * HOUR_S))),
+        nodes=draw.randrange(1, nodes + 1 + (draw.random() < 0.05)),
+        of_each=draw.randrange(1, of_each + 1),
+        work_s=draw.choice((60.0, 600.0, 3600.0)) * draw.uniform(0.5, 2.0),
+        interval_s=draw.choice((300.0, 1800.0)),
+        save_s=draw.uniform(1.0, 60.0),
+        step_s=draw.choice(STEPS_S),
+        start_s=draw.uniform(5.0, 120.0),
+        preemptible=draw.random() < 0.8,
+    )
+
+
+def watched(seed: int) -> Watch:
+    """A seed, to its end."""
+    queue = drawn(seed)
+    watch = Watch(queue)
+    works = [course.work for course in queue.courses.values()]
+    one_by_one_s = sum(work.work_s + 2.0 * work.save_s + work.start_s for work in works)
+    queue.run(max(work.arrives_s for work in works) + PATIENCE * one_by_one_s)
+    watch.ended()
+    return watch

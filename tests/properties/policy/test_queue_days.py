@@ -1,0 +1,108 @@
+"""What the queue promises over hours of small fleets, and that the watch finds what breaks it. Ten thousand seeds:
+`python -m benchmarks queue`."""
+
+import pytest
+from msgspec.structs import replace
+
+from controlplane.policy.queue import preempt
+from controlplane.policy.queue.schedule import Planning
+from controlplane.simulator import choices
+from controlplane.simulator.intervals import Queue, Work, least_lost
+from controlplane.simulator.queue_promises import Watch, watched
+
+SEEDS = range(24)
+NEVER = 10_000
+WORK = Work(
+    id="a",
+    priority=300,
+    arrives_s=0.0,
+    nodes=1,
+    of_each=4,
+    work_s=3600.0,
+    interval_s=600.0,
+    save_s=10.0,
+    step_s=5.0,
+    start_s=60.0,
+)
+
+
+def job(name: str, **fields: object) -> Work:
+    """One that differs in these."""
+    kept = {field: getattr(WORK, field) for field in WORK.__dataclass_fields__}
+    return Work(**{**kept, "id": name, **fields})
+
+
+def broken() -> list[str]:
+    """By these seeds, which promises."""
+    return sorted({text.split()[1] for seed in SEEDS for text in watched(seed).violations})
+
+
+def test_no_promise_is_broken() -> None:
+    watches = [watched(seed) for seed in SEEDS]
+    assert [watch.violations for watch in watches] == [[] for _ in SEEDS]
+    assert sum(watch.preemptions for watch in watches) > 0, "somebody yields in them"
+
+
+def test_backfill_that_asks_no_claim_delays_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Planning, "_refused_by", lambda self, demand: None)
+    assert broken() == ["head:"]
+
+
+def test_a_choice_that_leaves_nobody_alone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = preempt.may_yield
+
+    def soon(holder: object, head: object, config: object, now_s: float) -> bool:
+        return real(holder, head, config, now_s + NEVER)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(preempt, "may_yield", soon)
+    assert broken() == ["thrash:"]
+
+
+def test_a_plan_in_which_nobody_may_start_is_found() -> None:
+    queue = Queue([job("a")], 1, 4)
+    watch, entry = Watch(queue), Planning.entry
+
+    def none(self: Planning, number: int) -> object:
+        return replace(entry(self, number), may_start=False)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Planning, "entry", none)
+        queue.run(1000.0)
+    watch.ended()
+    assert {text.split()[1] for text in watch.violations} == {"work:", "starve:"}
+
+
+def yields(choice: object, *works: Work, nodes: int = 2) -> Queue:
+    """So many nodes of four devices; these jobs."""
+    queue = Queue(works, nodes, 4, choice=choice)  # type: ignore[arg-type]
+    queue.run(2000.0)
+    return queue
+
+
+@pytest.mark.parametrize(
+    ("choice", "victim"),
+    [(least_lost, "light"), (choices.largest, "heavy"), (choices.newest, "fresh")],
+    ids=["least", "largest", "newest"],
+)
+def test_each_way_to_choose_takes_whom_it_says(choice: object, victim: str) -> None:
+    queue = yields(
+        choice,
+        job("heavy", save_s=100.0, start_s=400.0),
+        job("light", of_each=3, arrives_s=10.0, save_s=1.0, start_s=10.0),
+        job("fresh", of_each=3, arrives_s=100.0, save_s=100.0, start_s=400.0),
+        job("urgent", of_each=3, arrives_s=1000.0, priority=900, work_s=60.0),
+        nodes=3,
+    )
+    assert [name for name, course in queue.courses.items() if course.asked] == [victim]
+
+
+def test_one_that_yields_keeps_what_it_trained_and_loses_the_save_and_a_start() -> None:
+    queue = yields(
+        least_lost, job("a"), job("b", arrives_s=1.0, preemptible=False), job("c", arrives_s=1000.0, priority=900)
+    )
+    course = queue.courses["a"]
+    assert course.asked == [1000.0]
+    assert course.left_s is None
+    assert course.done_s == 950.0, "of 1,010 s, 60 of which it started"
+    assert course.lost_gpu_s == pytest.approx(4 * (10.0 + 60.0))
+    assert queue.courses["c"].began == [1020.0]
