@@ -41,10 +41,10 @@ def measured() -> Mapping[str, Measure]:
 
 
 def _measure(seconds: Iterable[float], what: str) -> Measure | None:
-    ordered = sorted(seconds)
-    if not ordered:
+    sorted_s = sorted(seconds)
+    if not sorted_s:
         return None
-    return Measure(p99_s=ordered[min(len(ordered) - 1, int(P99 * len(ordered)))], samples=len(ordered), what=what)
+    return Measure(p99_s=sorted_s[min(len(sorted_s) - 1, int(P99 * len(sorted_s)))], samples=len(sorted_s), what=what)
 
 
 def _steps() -> Iterable[float]:

@@ -13,6 +13,7 @@ from controlplane.protocol import rest
 from controlplane.sdk import calls, retry, sse
 from controlplane.sdk.calls import API, Call, Page
 from controlplane.sdk.errors import SdkError, UnavailableError, error_for
+from controlplane.sdk.ledger import Ledger
 from controlplane.sdk.policy import Policy
 from controlplane.sdk.resources import (
     Audit,
@@ -21,7 +22,6 @@ from controlplane.sdk.resources import (
     Incidents,
     Jobs,
     JoinTokens,
-    Ledger,
     Nodes,
     Requests,
     Tokens,

@@ -70,7 +70,7 @@ class Process:
     when (kernel's time) it began the phase that it is in, and the step or the setup. `stands_since_s`: since when
     (kernel's time) its step has waited for a view, `stood_s`: how long it has before; `step_s`: what its last step
     took, of which `stall_s` so; `times`: what they teach. `save_asked`: it saves at the end of its step; `leavers`:
-    ranks that are to end then, and how; `left_s`: when they have (kernel's time), `in_order`: with
+    ranks that are to end then, and how; `left_s`: when they have (kernel's time), `left_well`: with
     all their ranks, and saved if it was theirs to save."""
 
     attempt: int
@@ -95,7 +95,7 @@ class Process:
     save_asked: bool = False
     leavers: list[Leaver] = field(default_factory=list)
     left_s: float | None = None
-    in_order: bool = False
+    left_well: bool = False
     due_s: float = 0.0
     loaded: bool = True
     phase_since_s: float = 0.0

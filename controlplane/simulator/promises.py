@@ -119,10 +119,10 @@ class Promises:
         rotten = run.checkers.is_rotten
         if any(rotten(path) for path in run.trainer.stored) or any(row.doubt for row in rows.saves.values()):
             return
-        wanted = promise.resumes if self._left_in_order(run, promise) else promise.kept
+        wanted = promise.resumes if self._left_well(run, promise) else promise.kept
         expect(attempt.resume_step >= wanted, f"I-kept: resumes at step {attempt.resume_step}, {wanted} were promised")
 
-    def _left_in_order(self, run: JobRun, promise: Promise) -> bool:
+    def _left_well(self, run: JobRun, promise: Promise) -> bool:
         """The replicas of the attempt that were there left at SIGTERM, one of them saved, and their nodes were within
         reach all the time: an attempt whose nodes are not has ended, and what is saved later is not trusted."""
         mine = [each for each in run.trainer.living() if each.attempt == promise.attempt and each.left_s is not None]
@@ -131,7 +131,7 @@ class Promises:
         ago_s = self._world.kernel.now_s - promise.at_s
         out = (self._world.network.out_of_touch_s(machine.node, ago_s) for machine in machines)
         kept = kept and all(each is None for each in out)
-        return kept and all(each.in_order for each in mine) and any(each.standing.is_saver for each in mine)
+        return kept and all(each.left_well for each in mine) and any(each.standing.is_saver for each in mine)
 
     # --- who waits ------------------------------------------------------------------------------------
 

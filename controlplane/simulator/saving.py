@@ -62,7 +62,7 @@ class Saving:
         self.stored[done.path] = lineage
         if len(self.stored) > STORED_MAX:
             del self.stored[next(iter(self.stored))]
-        process.in_order = process.left_s is not None
+        process.left_well = process.left_s is not None
         self._said(process.first, msgspec.structs.replace(done, total_s=how[0]))
 
     # --- leaving --------------------------------------------------------------------------------
@@ -85,6 +85,6 @@ class Saving:
         saves = process.able() and process.loaded and process.standing.is_saver and process.committed > 0
         took_s = self._begin(process, "emergency") + ENDS_S if saves else 0.0
         process.left_s = self._kernel.now_s + took_s
-        process.in_order = process.able() and not process.standing.is_saver
+        process.left_well = process.able() and not process.standing.is_saver
         for rank, end in process.leavers:
             self._kernel.after(took_s, end, rank)
