@@ -247,6 +247,14 @@ def test_the_queue_and_the_breaker_read_the_document_that_is_in_force() -> None:
     assert gauges.breaker()[gauges.ACTS] == 1.0
 
 
+def test_a_job_that_is_deleted_takes_its_documents_along_and_no_other() -> None:
+    job = make_job()
+    put({"lease_s": 20})
+    put({"lease_s": 30}, job)
+    job.delete()
+    assert list(PolicyVersion.objects.values_list("scope", flat=True)) == ["fleet"]
+
+
 def test_what_is_measured_is_read_from_rows() -> None:
     fleet = make_fleet(5)
     job = run_job(fleet, steps=30)
