@@ -39,8 +39,8 @@ def _difference(each: Differs, names: dict[str, str]) -> dict[str, Any]:
     named = change.before or change.after
     assert named is not None, "one of the two was decided"
     sides = {"before": change.before, "after": change.after}
-    told = {side: _decision(made) if made is not None else None for side, made in sides.items()}
-    return row | {"kind": str(change.kind), "key": named.key, **told}
+    shown = {side: _decision(made) if made is not None else None for side, made in sides.items()}
+    return row | {"kind": str(change.kind), "key": named.key, **shown}
 
 
 def _decision(made: Decision) -> dict[str, Any]:

@@ -230,9 +230,9 @@ def test_a_change_makes_the_jobs_that_it_concerns_due_and_is_on_the_timeline() -
     assert set(Job.objects.filter(due_at__lte=now()).values_list("pk", flat=True)) == {first.pk}
     put({"lease_s": 15})
     assert set(Job.objects.filter(due_at__lte=now()).values_list("pk", flat=True)) == {first.pk, other.pk}
-    told = Event.objects.filter(kind="policy.changed").order_by("seq")
-    assert [row.job_id for row in told] == [first.pk, ""]
-    assert "lease_s" in told[1].sentence and "user:ada" in told[1].sentence
+    events = Event.objects.filter(kind="policy.changed").order_by("seq")
+    assert [row.job_id for row in events] == [first.pk, ""]
+    assert "lease_s" in events[1].sentence and "user:ada" in events[1].sentence
 
 
 def test_the_queue_and_the_breaker_read_the_document_that_is_in_force() -> None:
