@@ -13,13 +13,14 @@ from controlplane.fleet.models import Device, Node
 from controlplane.fleet.selectors import node_views
 from controlplane.jobs.models import Attempt, Job, Rank, Replica, StepRecord
 from controlplane.jobs.present import job_summary
+from controlplane.policy.document import DEFAULT
 from controlplane.policy.signals.nodes import NodeSilent
 from controlplane.policy.silence import unheard as judged
 from controlplane.protocol.states import AttemptState, JobState, RankState, ReplicaState
 from controlplane.recovery import health_gate, signals, unheard
 from controlplane.recovery.load import load_snapshot
 from controlplane.recovery.models import Signal, ViewRow
-from controlplane.recovery.reconcile import CONFIG, reconcile_job
+from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime import events
 from controlplane.runtime.clock import ago, now
 from controlplane.runtime.models import Event
@@ -58,7 +59,7 @@ def silent_job(monkeypatch: pytest.MonkeyPatch, *, silent_s: float = 12.0) -> tu
 
 def as_decided(job: Job) -> list[tuple[Any, ...]]:
     """What the policy concludes from the job's whole snapshot."""
-    told = judged(load_snapshot(Job.objects.get(pk=job.pk)), CONFIG)
+    told = judged(load_snapshot(Job.objects.get(pk=job.pk)), DEFAULT)
     return [(fact.node_id, fact.node_name, fact.commits, fact.left_out, round(fact.since_s, 3)) for fact in told]
 
 

@@ -9,7 +9,9 @@ from django.test.utils import CaptureQueriesContext
 
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job, JobPace
-from controlplane.policy.config import PolicyConfig
+from controlplane.policies import selectors, services
+from controlplane.policies.services import Edit
+from controlplane.policy.document import Ground
 from controlplane.policy.facts import correlated_failure_of, is_correlated_failure
 from controlplane.recovery import fleet_pass, gauges
 from controlplane.recovery.load import load_snapshot
@@ -34,12 +36,11 @@ def test_gauge_fleet_pass_and_job_agree_on_what_a_storm_is(silent_segments: tupl
             id=f"sig_{name}", key=f"node_silent:{name}", kind="node_silent", job=job, node=fleet.nodes[name],
             value=3.0, threshold=2.0, seen_at=ago(1.0),
         )  # fmt: skip
-    config = PolicyConfig(correlated_min_devices=1)
+    services.put(None, {"correlated_min_devices": 1}, Edit(parent=0, reason="a test", actor="ada"), Ground())
+    config = selectors.of_fleet()
     by_job = is_correlated_failure(load_snapshot(Job.objects.get(pk=job.pk)), config)
     by_fleet = correlated_failure_of(fleet_pass.load_fleet(), config)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gauges, "CONFIG", config)
-        by_gauge = bool(gauges.breaker()[gauges.SUSPECTS])
+    by_gauge = bool(gauges.breaker()[gauges.SUSPECTS])
     assert (by_job, by_fleet, by_gauge) == (storm, storm, storm)
 
 

@@ -230,9 +230,9 @@ def test_a_change_makes_the_jobs_that_it_concerns_due_and_is_on_the_timeline() -
     assert set(Job.objects.filter(due_at__lte=now()).values_list("pk", flat=True)) == {first.pk}
     put({"lease_s": 15})
     assert set(Job.objects.filter(due_at__lte=now()).values_list("pk", flat=True)) == {first.pk, other.pk}
-    told = Event.objects.filter(kind="policy.changed").order_by("seq")
-    assert [row.job_id for row in told] == [first.pk, ""]
-    assert "lease_s" in told[1].sentence and "user:ada" in told[1].sentence
+    events = Event.objects.filter(kind="policy.changed").order_by("seq")
+    assert [row.job_id for row in events] == [first.pk, ""]
+    assert "lease_s" in events[1].sentence and "user:ada" in events[1].sentence
 
 
 def test_the_queue_and_the_breaker_read_the_document_that_is_in_force() -> None:
@@ -245,6 +245,14 @@ def test_the_queue_and_the_breaker_read_the_document_that_is_in_force() -> None:
     reconcile_job(job.id)
     assert Decision.objects.filter(job=job, rule="replica_failure", applied=True).exists()
     assert gauges.breaker()[gauges.ACTS] == 1.0
+
+
+def test_a_job_that_is_deleted_takes_its_documents_along_and_no_other() -> None:
+    job = make_job()
+    put({"lease_s": 20})
+    put({"lease_s": 30}, job)
+    job.delete()
+    assert list(PolicyVersion.objects.values_list("scope", flat=True)) == ["fleet"]
 
 
 def test_what_is_measured_is_read_from_rows() -> None:
