@@ -4,6 +4,8 @@ As many as were placed, and one besides for each that is being relieved (`policy
 the rules that start slots and by those that judge whether one is missing. Pure look-ups.
 """
 
+import math
+
 from controlplane.policy.facts import live_replicas
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 from controlplane.protocol.states import ReplicaState
@@ -26,6 +28,14 @@ def room(snapshot: JobSnapshot, *, lost: frozenset[int] = NOBODY) -> int:
     placed = snapshot.attempt.replicas if snapshot.attempt is not None else len(snapshot.replicas)
     left = sum(replica.index not in lost for replica in live_replicas(snapshot))
     return max(0, placed + len(relieved(snapshot, lost=lost)) - left)
+
+
+def emptied_with(snapshot: JobSnapshot, slots: tuple[ReplicaFact, ...]) -> tuple[ReplicaFact, ...]:
+    """These slots, and those that were emptied when the first of them was, or since: any of them may be the one that
+    starts again."""
+    since_s = min((slot.state_since_s for slot in slots), default=math.inf)
+    evicted = (replica for replica in snapshot.replicas if replica.state is ReplicaState.EVICTED)
+    return tuple(replica for replica in evicted if replica.state_since_s >= since_s)
 
 
 def empty_slots(snapshot: JobSnapshot, *, lost: frozenset[int] = NOBODY, taken: int = 0) -> tuple[ReplicaFact, ...]:

@@ -20,7 +20,7 @@ from controlplane.policy.plan import Alternative, StartReplica
 from controlplane.policy.pools import why_none
 from controlplane.policy.proved import Failure
 from controlplane.policy.recall import recalled
-from controlplane.policy.slots import empty_slots, room
+from controlplane.policy.slots import emptied_with, empty_slots, room
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 from controlplane.policy.titles import number_of
 from controlplane.protocol.spec import max_contributors
@@ -145,10 +145,11 @@ def may_hold(case: Case) -> bool:
         return False
     lost, again = _lost(case.failures), startable(snapshot, config, case.failures)
     coming = [r for r in live_replicas(snapshot) if r.index not in lost and r not in case.holders]
-    empty = tuple(r for r in empty_slots(snapshot, lost=lost, taken=len(again)) if _unfailed(r))
-    slots = (*again, *(r for r in empty if may_start(snapshot, config, r)))
-    starts = start_slots(snapshot, config, slots, case.failures)
-    if len(case.holders) + len(coming) + len(starts) < case.needed:
+    wanted = empty_slots(snapshot, lost=lost, taken=len(again))
+    empty = (r for r in emptied_with(snapshot, wanted) if _unfailed(r) and may_start(snapshot, config, r))
+    starts = start_slots(snapshot, config, (*again, *empty), case.failures)
+    starting = min(len(starts), len(again) + len(wanted))
+    if len(case.holders) + len(coming) + starting < case.needed:
         return False
     return bool(case.failures) or snapshot.now_s - snapshot.view_since_s <= hold_limit_s(snapshot, config)
 

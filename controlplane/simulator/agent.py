@@ -239,7 +239,7 @@ class Agent:
 
     def _arm(self, running: Running) -> None:
         due_s = next_deadline_s(running.state)
-        if due_s is None or (running.timer_s is not None and running.timer_s <= due_s):
+        if due_s is None or running.is_set(due_s, self.machine.now_s):
             return
         running.timer_s = due_s
         self.after(max(due_s - self.machine.now_s, 0.0) + 0.001, self._tick, due_s)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from agents.core import events as ev
 from agents.core.state import State
 
+LEAPT_S = 1.0
+
 
 @dataclass(slots=True)
 class Running:
@@ -28,3 +30,7 @@ class Running:
         """What has waited, as read at `now_s` of the machine."""
         held, self.held = self.held, []
         return [replace(event, now_s=now_s) for event in held]
+
+    def is_set(self, due_s: float, now_s: float) -> bool:
+        """A timer rings by then. One that the clock has leapt over does not: the world's own time has not come."""
+        return self.timer_s is not None and now_s - LEAPT_S < self.timer_s <= due_s

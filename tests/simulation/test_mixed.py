@@ -67,6 +67,9 @@ def test_each_kind_happens_by_its_option_and_breaks_nothing(name):
         1105561,
         1303981,
         1305083,
+        1306724,
+        1306973,
+        1307834,
     ],
 )
 def test_a_seed_that_once_ended_with_a_violation_passes(seed):

@@ -13,7 +13,7 @@ from controlplane.policy.plan import (
 from controlplane.policy.snapshot import BudgetFact, JobSnapshot
 from controlplane.protocol.membership import Install
 from controlplane.protocol.spec import Training
-from controlplane.protocol.states import JobState, ReplicaState
+from controlplane.protocol.states import JobState, NodeState, ReplicaState
 
 from .builders import (
     CONTRIBUTOR,
@@ -181,3 +181,25 @@ def test_before_the_first_view_is_due_who_is_to_leave_ends_at_once() -> None:
     decision = only(before_the_first_view(due=False), "ordered_eviction")
     assert (decision.choice, action(decision, StopReplica).replica) == ("end", 2)
     assert decision.sentence.endswith("Nobody waits for it (there is no view yet), its processes end.")
+
+
+@pytest.mark.parametrize("home", [NodeState.READY, NodeState.DRAINING])
+def test_of_two_slots_that_are_emptied_together_the_one_with_a_place_is_waited_for(home: NodeState) -> None:
+    """Replica 0 and its successor 3 end in one decision: 0 has no place any more, 3 may start again where it was."""
+    gone = {"state": ReplicaState.EVICTED, "state_since_s": NOW_S, "contributing": False, "in_view": False}
+    slots = (replica(0, **gone), replica(1), replica(2), replica(3, **gone))
+    view = view_of((1, 1, CONTRIBUTOR), (2, 1, CONTRIBUTOR), epoch=3)
+    held = running(
+        replicas=slots,
+        nodes=tuple(
+            node(i, state=s, free=False) for i, s in enumerate((NodeState.DRAINING, *[NodeState.READY] * 2, home))
+        ),
+        view=view,
+        view_since_s=NOW_S,
+        install=None,
+        attempt=TOLD,
+        job=job(spec=spec(min_replicas=3, training=LONG.training), epoch=3, state=JobState.RECOVERING),
+    )
+    assert [d.reason_code for d in decisions(held, rule="restart")] == (
+        [] if home is NodeState.READY else ["below_min_replicas"]
+    )
