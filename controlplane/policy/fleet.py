@@ -19,7 +19,7 @@ from controlplane.policy.request_facts import RequestFact
 from controlplane.policy.rules import device_fault, device_risk
 from controlplane.policy.rules.registry import HARDWARE_RETURN, ceiling
 from controlplane.policy.snapshot import NodeFact, SignalFact
-from controlplane.protocol.states import IncidentOutcome, IncidentState, NodeState
+from controlplane.protocol.states import IncidentOutcome, IncidentState, Mode, NodeState
 
 RISK_RULE, RETURN_RULE = device_risk.RULE, HARDWARE_RETURN
 
@@ -77,7 +77,8 @@ def decide_fleet(snapshot: FleetSnapshot, config: PolicyConfig) -> tuple[Decisio
     left = 0 if correlated else config.max_acts - snapshot.acts_last_window
     found += device_fault.resets(snapshot.nodes, now_s=snapshot.now_s, left=left)
     judged = [msgspec.structs.replace(decision, mode=ceiling(config, decision.rule)) for decision in found]
-    returns = (_back(incident, nodes) for incident in snapshot.incidents)
+    acts = ceiling(config, device_fault.RULE) is Mode.ENFORCE
+    returns = (_back(incident, nodes, acts=acts) for incident in snapshot.incidents)
     emptied = drains.answers(snapshot.requests, nodes, now_s=snapshot.now_s)
     return (*judged, *(decision for decision in returns if decision is not None), *emptied)
 
@@ -99,13 +100,14 @@ def _watch(signal: SignalFact, node: NodeFact | None) -> Decision:
     )
 
 
-def _back(incident: HardwareIncident, nodes: Mapping[str, NodeFact]) -> Decision | None:
-    """The incident is over: its hardware works again, all of it, is gone for good, or was never at fault."""
+def _back(incident: HardwareIncident, nodes: Mapping[str, NodeFact], *, acts: bool) -> Decision | None:
+    """The incident is over: its hardware works again, all of it, is gone for good, or was never at fault. `acts`: the
+    rule that takes hardware out may do so; in a correlated failure it does not, and what failed still shows it."""
     outcome = IncidentOutcome.RECOVERED
     places = ((incident.node_id, incident.devices), *incident.beside)
     left = [(nodes[node_id], devices) for node_id, devices in places if node_id in nodes]
     # Where what to do was only recorded nothing was taken out, so that nothing can be back.
-    acted = incident.state is not IncidentState.OPEN
+    acted = acts or incident.state is not IncidentState.OPEN
     ready = all(node.state is NodeState.READY for node, _ in left)
     if not left:
         why, outcome = "Its node was taken out of the fleet.", IncidentOutcome.MITIGATED

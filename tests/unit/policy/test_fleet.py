@@ -155,3 +155,13 @@ def test_an_incident_with_devices_on_two_nodes_is_over_when_those_of_both_are_ba
     assert decision.sentence == "Device 1 of node-2 is healthy again; Device 0 of node-3 is healthy again."
     (gone,) = decide_fleet(world(nodes=(node(3),), incidents=(incident,)), CONFIG)
     assert gone.sentence == "Device 0 of node-3 is healthy again.", "what left the fleet is not waited for"
+
+
+def test_what_came_back_in_a_correlated_failure_is_over_and_what_a_mode_left_in_use_is_not():
+    """Nothing was taken out in either. A device that was lost shows that it is back; one that was only to be taken out
+    never looked broken."""
+    unacted = waiting(state=IncidentState.OPEN)
+    (decision,) = decide_fleet(world(nodes=(node(2),), incidents=(unacted,)), CONFIG)
+    assert decision.choice == "resolve" and "healthy again" in decision.sentence
+    recommends = PolicyConfig(rule_modes={"device_fault": Mode.RECOMMEND})
+    assert decide_fleet(world(nodes=(node(2),), incidents=(unacted,)), recommends) == ()
