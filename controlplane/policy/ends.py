@@ -26,6 +26,7 @@ from controlplane.policy.ladder import may_still_start, setup_over
 from controlplane.policy.plan import ORDERED, UNPAID
 from controlplane.policy.pools import why_none
 from controlplane.policy.proved import Failure
+from controlplane.policy.slots import empty_slots
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 from controlplane.policy.titles import number_of
 from controlplane.policy.void import is_void
@@ -50,14 +51,18 @@ class RestartReason(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 def restart_reason(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...]) -> RestartReason | None:
-    """None: enough replicas that hold the newest state are left to go on without a stop."""
+    """None: enough replicas that hold the newest state are left to go on without a stop. Where too few are because
+    people had them leave, it is called by that name, whether they are on their way out or gone: it is no failure."""
     if not attempt_live(snapshot):
         return None
     why = _cannot_go_on(snapshot, config, failures)
     suffered = {failure.kind for failure in failures} - set(UNPAID)
-    if why is not None and failures and not suffered and why.code in TOO_FEW:
+    if why is None or why.code not in TOO_FEW or suffered:
+        return why
+    if failures:
         return _named(snapshot, why, failures)
-    return why
+    empty = empty_slots(snapshot)
+    return msgspec.structs.replace(why, code=ORDERED) if empty and all(slot.ordered_out for slot in empty) else why
 
 
 def _named(snapshot: JobSnapshot, why: RestartReason, failures: tuple[Failure, ...]) -> RestartReason:

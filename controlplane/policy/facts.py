@@ -63,6 +63,14 @@ def installed(snapshot: JobSnapshot) -> bool:
     return view is not None and snapshot.install is not None and snapshot.install.epoch == view.epoch
 
 
+def is_of_view(snapshot: JobSnapshot, signal: SignalFact) -> bool:
+    """A finding about an exchange is about that of the current view: by its epoch, which no clock that is set moves."""
+    epoch = signal.evidence.get("epoch")
+    if snapshot.view is not None and isinstance(epoch, int):
+        return epoch >= snapshot.view.epoch
+    return signal.seen_s >= snapshot.view_since_s
+
+
 def too_small(snapshot: JobSnapshot) -> bool:
     """The current view has fewer members than must train: they wait for more."""
     view = current_view(snapshot)

@@ -22,6 +22,7 @@ from controlplane.policy.facts import (
     is_correlated_failure,
     is_heard,
     is_member,
+    is_of_view,
     lease_of,
     live_replicas,
     missing_ranks,
@@ -265,7 +266,7 @@ def fresh_outer_errors(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Sig
     """Exchange failures of the installed view that no death has explained in time."""
     if not installed(snapshot):
         return ()
-    fresh = tuple(s for s in signals_of(snapshot, "outer_error") if s.seen_s >= snapshot.view_since_s)
+    fresh = tuple(s for s in signals_of(snapshot, "outer_error") if is_of_view(snapshot, s))
     if not fresh or snapshot.now_s - min(s.seen_s for s in fresh) < config.outer_error_grace_s:
         return ()
     return fresh

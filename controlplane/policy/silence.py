@@ -18,6 +18,7 @@ from controlplane.policy.facts import (
     installed,
     is_left_out,
     is_member,
+    is_of_view,
     lease_of,
     live_replicas,
     node_name,
@@ -195,7 +196,7 @@ def _witness(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) 
 def _exchange_failed(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
     """An exchange of this view failed, and those whom it failed name this replica; where they name
     nobody, it is on the one silent node that has not told of the failure itself."""
-    errors = [e for e in signals_of(snapshot, "outer_error") if e.seen_s >= snapshot.view_since_s]
+    errors = [e for e in signals_of(snapshot, "outer_error") if is_of_view(snapshot, e)]
     named = {index for error in errors for index in (suspect_of(error),) if index is not None}
     if not errors or named:
         return replica.index in named

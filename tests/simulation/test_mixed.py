@@ -70,6 +70,8 @@ def test_each_kind_happens_by_its_option_and_breaks_nothing(name):
         1306724,
         1306973,
         1307834,
+        1308607,
+        1309140,
     ],
 )
 def test_a_seed_that_once_ended_with_a_violation_passes(seed):

@@ -12,6 +12,7 @@ from controlplane.policy.facts import (
     contributes,
     current_view,
     installed,
+    is_of_view,
     live_replicas,
     most_contributors,
     signals_of,
@@ -98,7 +99,7 @@ def stale_signals(snapshot: JobSnapshot) -> tuple[str, ...]:
         and signal.incarnation is not None
         and (signal.replica not in alive or signal.incarnation < newest[signal.replica])
     }
-    old_errors = {s.id for s in signals_of(snapshot, "outer_error") if s.seen_s < snapshot.view_since_s}
+    old_errors = {s.id for s in signals_of(snapshot, "outer_error") if not is_of_view(snapshot, s)}
     return tuple(sorted(old_ranks | old_errors))
 
 

@@ -102,9 +102,9 @@ holdfast incident readings "$incident"
 holdfast incident acknowledge "$incident" --reason "seen"
 decision=$(holdfast decision ls -o name | sed -n 1p)
 holdfast decision explain "$decision"
-for word in approve reject hold; do
-  holdfast decision "$word" "$decision" --reason "looked at" || echo "it was carried out at once: $?"
-done
+holdfast decision approve "$decision" --reason "looked at" || echo "it was carried out at once: $?"
+holdfast decision reject "$decision" --reason "looked at" || echo "it was carried out at once: $?"
+holdfast decision hold "$decision" --reason "looked at" || echo "it was carried out at once: $?"
 """
 POLICIES = """
 printf 'max_acts: 15\n' > policy.yaml

@@ -309,3 +309,13 @@ def test_a_place_is_barred_for_an_hour_whatever_the_clock_does(step_s: float, ag
     moved = on_one_clock(world)
     assert bool(standing(moved, CONFIG)) is stands
     assert (moved.nodes[0].warmed_s, moved.nodes[0].warm_asked_s) == (NOW_S - age_s, NOW_S - age_s)
+
+
+def test_a_failed_exchange_is_of_its_view_by_its_epoch_whatever_the_clock_was_set_to():
+    """The view was announced before the clock was set back by so much that the failure seems to be from before it."""
+    error = signal("outer_error", replica=1, incarnation=1, rank=0, seen_s=NOW_S - 200.0, evidence={"epoch": 2})
+    snapshot = running(job=job(incident_opened_s=NOW_S - 2.0), view_since_s=NOW_S - 100.0, signals=(error,))
+    assert decisions(snapshot, rule="strength") == (), "nothing is over"
+    assert only(snapshot, "outer_error").choice == "reissue_view"
+    earlier = change(error, seen_s=NOW_S - 50.0, evidence={"epoch": 1})
+    assert decisions(change(snapshot, signals=(earlier,)), rule="outer_error") == ()

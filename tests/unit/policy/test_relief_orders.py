@@ -203,3 +203,23 @@ def test_of_two_slots_that_are_emptied_together_the_one_with_a_place_is_waited_f
     assert [d.reason_code for d in decisions(held, rule="restart")] == (
         [] if home is NodeState.READY else ["below_min_replicas"]
     )
+
+
+def test_an_attempt_that_ends_as_people_had_too_many_leave_ends_by_request() -> None:
+    """All that is missing was asked to leave and has no place: no failure, and charged to no budget."""
+    gone = {"state": ReplicaState.EVICTED, "state_since_s": NOW_S, "contributing": False, "in_view": False}
+    nodes = tuple(node(i, state=NodeState.READY if i == 1 else NodeState.DRAINING, free=False) for i in range(3))
+    base = {
+        "nodes": nodes,
+        "view": view_of((1, 1, CONTRIBUTOR), epoch=3),
+        "view_since_s": NOW_S,
+        "install": None,
+        "attempt": TOLD,
+        "job": job(spec=spec(min_replicas=2, training=LONG.training), epoch=3, state=JobState.RECOVERING),
+    }
+    asked = running(
+        replicas=tuple(replica(i, ordered_out=WHY, **gone) if i != 1 else replica(1) for i in range(3)), **base
+    )
+    assert [d.reason_code for d in decisions(asked, rule="restart")] == ["ordered"]
+    failed = with_replica(asked, 0, ordered_out="")
+    assert [d.reason_code for d in decisions(failed, rule="restart")] == ["below_min_replicas"]
