@@ -16,7 +16,7 @@ from controlplane.jobs.models import Job, Rank, Replica
 from controlplane.policy.capabilities import STANDS
 from controlplane.policy.transitions import TABLES
 from controlplane.recovery import deadletter
-from controlplane.recovery.models import DeadLetter, Incident, LetterState, Request
+from controlplane.recovery.models import DeadLetter, Decision, Incident, LetterState, Request
 from controlplane.runtime.clock import now
 from controlplane.runtime.errors import Conflict
 from tests.integration.api.conftest import SPEC, make_node
@@ -40,6 +40,7 @@ ACTS = {
     "nodes": NODE_ACTS,
     "devices": ("reset",),
     "incidents": ("acknowledge",),
+    "decisions": ("approve", "reject", "hold"),
     "requests": ("withdraw",),
 }
 STATELESS = {"tokens", "join-tokens"}
@@ -78,6 +79,20 @@ def test_every_act_that_the_api_offers_has_its_row() -> None:
         if found and "post" in operations and found[1] not in STATELESS:
             offered.setdefault(found[1], set()).add(found[2])
     assert offered == {kind: set(acts) for kind, acts in ACTS.items()}
+
+
+@pytest.mark.parametrize("act", ["reject", "hold"])
+@pytest.mark.parametrize(("mode", "verdict"), [("recommend", ""), ("recommend", "rejected"), ("enforce", "")])
+def test_a_decision(caller: Any, job: Job, mode: str, verdict: str, act: str) -> None:
+    fields = {"rule": "r", "choice": "c", "reason_code": "r", "sentence": "s", "policy_version": "p", "snapshot": b""}
+    Decision.objects.create(
+        id="dec_1", job=job, at=now(), key="1:r", mode=mode, applied=mode == "enforce", verdict=verdict, **fields
+    )
+    admin = caller("admin")
+    found = admin.get("/decisions/dec_1").json()["capabilities"]
+    assert set(found) == {"approve", "reject", "hold"}
+    assert bool(found[act]) is (mode == "enforce" or (verdict, act) == ("rejected", "reject"))
+    holds(admin, "decisions", "dec_1", act, found)
 
 
 @pytest.mark.parametrize("placed", [True, False])

@@ -303,7 +303,7 @@ def test_a_recovery_with_more_steps_than_are_compared_has_lost_none_and_says_wha
     assert (untold["ok"], untold["detail"]) == (None, said)
     again = job.attempts.get(number=1)
     job.attempts.update(state=AttemptState.ENDED, ended_at=ago(30.0))
-    again.pk, again.number = None, 2
+    again.pk, again.number, again.resume_step = None, 2, 5
     again.save()
     StepRecord.objects.filter(job=job, step__gt=4).update(attempt=2)
     lost = {check["name"]: check for check in certify(incident)["checks"]}["no_step_lost"]
