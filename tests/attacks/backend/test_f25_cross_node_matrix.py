@@ -63,8 +63,7 @@ MAY = {
     "rank_exited": ("what it began from, and cannot load, is read back", ALL_IN_JOB, "Checkpoint.doubt"
                     " Checkpoint.verify_due_at Event:checkpoint.doubted+"),
     "rank_said step": ("a step is committed by all, and each tells of it", IN_JOB, "Job.committed_step JobPace.pace"
-                       " JobPace.spent JobPace.trained_s StepRecord+ LedgerRun+ ViewRow.resumed_at"
-                       " own:Replica.committed_step"),
+        " JobPace.spent JobPace.trained_s StepRecord+ LedgerRun+ ViewRow.resumed_at own:Replica.committed_step"),
     "rank_said flush": ("its own answer to the view", IN_JOB, "own:FlushRow+"),
     "rank_said caught_up": ("for its replica", IN_JOB, "own:Replica.caught_up Event:replica.caught_up+"),
     "rank_said view_installed": ("the first member of a view says that it is in", IN_JOB, "ViewRow.installed_at"),
