@@ -60,13 +60,18 @@ def _show(text: str | None, since: str, job: str | None, output: Format) -> None
 
 
 def _pages(client: "Client", text: str | None, since_s: float, job_id: str) -> Iterator[dict[str, Any]]:
-    cursor = ""
+    cursor, seen = "", set[str]()
     while True:
         page = context.plain(client.policy.replay(since_s=since_s, text=text, job_id=job_id, cursor=cursor, limit=PAGE))
         yield page
         if page["next"] is None:
             return
         cursor = page["next"]
+        if cursor in seen:
+            again = {"the rest of the journal: the server gives the same page again": 1}
+            yield page | {"replayed": 0, "equal": 0, "differences": [], "left_out": again}
+            return
+        seen.add(cursor)
 
 
 def merged(pages: Iterator[dict[str, Any]]) -> dict[str, Any]:
