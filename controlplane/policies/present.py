@@ -9,7 +9,7 @@ from controlplane.policies import selectors
 from controlplane.policies.models import FLEET, PolicyVersion
 from controlplane.policies.text import text_of
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.document import DEFAULT, Document, Ground, changes, config_of, narrowed
+from controlplane.policy.document import DEFAULT, Document, Ground, changes
 from controlplane.policy.fields import FIELDS
 from controlplane.policy.rules.registry import REMEDIAL
 from controlplane.runtime.clock import iso
@@ -59,7 +59,7 @@ def version(row: PolicyVersion) -> dict[str, Any]:
 def diff(job: Job | None, before: int, after: int) -> dict[str, Any]:
     """`rest.PolicyDiff`. Raises NotFound."""
     scope = job.pk if job is not None else FLEET
-    pair = [_config(job, selectors.document(scope, number)) for number in (before, after)]
+    pair = [selectors.config_in(job, selectors.document(scope, number)) for number in (before, after)]
     return {"before": before, "after": after, "changes": msgspec.to_builtins(changes(pair[0], pair[1]))}
 
 
@@ -70,10 +70,6 @@ def recorded(digest: str) -> dict[str, Any]:
         raise NotFound(f"no decision that is kept was made by a policy {digest!r}")
     numbers = selectors.versions(FLEET).filter(version=digest).order_by("number").values_list("number", flat=True)
     return {"version": digest, "changes": msgspec.to_builtins(changes(DEFAULT, config)), "numbers": list(numbers)}
-
-
-def _config(job: Job | None, document: Document) -> PolicyConfig:
-    return config_of(document) if job is None else narrowed(selectors.of_fleet(), document)
 
 
 def _field(number: int, config: PolicyConfig, fleet: PolicyConfig) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from django.db.models import Max, QuerySet
 
+from controlplane.jobs.models import Job
 from controlplane.policies.models import FLEET, PolicyContent, PolicyVersion
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.document import DEFAULT, Document, config_of, from_content, narrowed
@@ -32,6 +33,11 @@ def with_fleet(config: PolicyConfig, job_id: str | None) -> PolicyConfig:
     """A job's policy if this were the fleet's; None: the fleet's itself."""
     own = _newest(job_id).get(job_id) if job_id else None
     return config if own is None else narrowed(config, json.loads(own))
+
+
+def config_in(job: Job | None, document: Document) -> PolicyConfig:
+    """What a document that was checked makes of a job's policy (None: of the fleet's)."""
+    return config_of(document) if job is None else narrowed(of_fleet(), document)
 
 
 def by_version(version: str) -> PolicyConfig | None:

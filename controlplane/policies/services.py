@@ -14,7 +14,7 @@ from controlplane.jobs.services import wake_job_later, wake_live_jobs
 from controlplane.policies import selectors
 from controlplane.policies.models import FLEET, PolicyContent, PolicyVersion
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.document import Document, Ground, changes, checked, config_of, narrowed, plain
+from controlplane.policy.document import Document, Ground, changes, checked, plain
 from controlplane.runtime import events
 from controlplane.runtime.clock import now
 from controlplane.runtime.errors import Conflict, Invalid
@@ -44,7 +44,7 @@ def put(job: Job | None, document: object, edit: Edit, ground: Ground) -> Policy
         if stored == (newest.document if newest is not None else {}):
             raise Conflict("the policy says that already; nothing was stored")
         before = selectors.of_job(scope) if job is not None else selectors.of_fleet()
-        after = config_in(job, stored)
+        after = selectors.config_in(job, stored)
         keep(after)
         row = PolicyVersion(
             scope=scope,
@@ -83,11 +83,6 @@ def accepted(job: Job | None, document: object, ground: Ground) -> Document:
         errors = [{"pointer": fault.pointer, "message": fault.message, "fix": fault.fix} for fault in faults]
         raise Invalid(f"{count}; the policy is as it was.", errors=errors)
     return document
-
-
-def config_in(job: Job | None, document: Document) -> PolicyConfig:
-    """What a document that was checked makes in its scope."""
-    return config_of(document) if job is None else narrowed(selectors.of_fleet(), document)
 
 
 def keep(config: PolicyConfig) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.fields import BY_NAME, FIELDS, RULE_MODES, TABLES, XID_OVERRIDES, Field, Safer
+from controlplane.policy.fields import BY_NAME, FIELDS, RULE_MODES, TABLES, UNITS, XID_OVERRIDES, Field, Safer
 from controlplane.policy.plan import CAUTION
 from controlplane.policy.rules.registry import REMEDIAL
 from controlplane.policy.xid import XidBucket, known_xids
@@ -228,7 +228,7 @@ def _measured(document: Document, ground: Ground) -> list[Fault]:
 
 
 def _unit(field: Field) -> str:
-    return "s" if field.unit == "s" else ""
+    return field.unit if field.unit in dict(UNITS).values() else ""
 
 
 def _word(value: object) -> str | None:

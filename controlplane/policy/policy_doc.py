@@ -6,7 +6,7 @@ From the table of fields (`policy.fields`) and the rules that obey a mode.
 from pathlib import Path
 
 from controlplane.policy.document import DEFAULT
-from controlplane.policy.fields import FIELDS, TABLES, Field
+from controlplane.policy.fields import FIELDS, TABLES, UNITS, Field
 from controlplane.policy.rules.registry import REMEDIAL
 from controlplane.protocol import generated
 from controlplane.protocol.spec_fault import plain_number
@@ -109,7 +109,7 @@ def render() -> str:
 
 
 def _row(field: Field) -> str:
-    unit = " s" if field.unit == "s" else ""
+    unit = f" {field.unit}" if field.unit in dict(UNITS).values() else ""
     default = plain_number(getattr(DEFAULT, field.name))
     span = f"{plain_number(field.least)} to {plain_number(field.most)}{unit}"
     span += f", at most `{field.within}`" if field.within else ""

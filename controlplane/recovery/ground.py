@@ -6,6 +6,7 @@ The newest rows of the last week, a few thousand of each kind. Reads alone.
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
+from controlplane.changes.assembly.measured import share_within_s
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.fleet.models import Device, Node
 from controlplane.jobs.models import Replica, StepRecord
@@ -44,7 +45,7 @@ def _measure(seconds: Iterable[float], what: str) -> Measure | None:
     sorted_s = sorted(seconds)
     if not sorted_s:
         return None
-    return Measure(p99_s=sorted_s[min(len(sorted_s) - 1, int(P99 * len(sorted_s)))], samples=len(sorted_s), what=what)
+    return Measure(p99_s=share_within_s(sorted_s, P99), samples=len(sorted_s), what=what)
 
 
 def _steps() -> Iterable[float]:

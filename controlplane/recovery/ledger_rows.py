@@ -55,8 +55,11 @@ def keep_causes(rows: Sequence[LedgerRun]) -> None:
 
 
 def keep_standings(ended: Iterable[LedgerStanding], begun: Iterable[LedgerStanding]) -> None:
-    """First what ends: of each node one goes on."""
-    LedgerStanding.objects.bulk_update(ended, ["until_s"])
+    """First what ends: of each node one goes on. What ended as it began never was, whatever pieces it came in."""
+    rows = list(ended)
+    brief = [row.pk for row in rows if row.until_s == row.from_s]
+    LedgerStanding.objects.filter(pk__in=brief).delete()
+    LedgerStanding.objects.bulk_update([row for row in rows if row.until_s != row.from_s], ["until_s"])
     LedgerStanding.objects.bulk_create(row for row in begun if row.until_s is None or row.until_s > row.from_s)
 
 

@@ -25,19 +25,21 @@ from controlplane.runtime.locks import lock_row
 GONE = "the policy does not recommend it any more: what it rested on has changed"
 
 
-def say(decision_id: str, act: str, *, reason: str, actor: str, request_id: str = "") -> Decision:
-    """`act`: approve, reject or hold. Raises NotFound; Conflict where it is no recommendation, was carried out, is not
-    recommended any more, or the same word was said before (of approvals: by the same person)."""
+def say(decision_id: str, act: str, *, reason: str, person: str, actor: str = "", request_id: str = "") -> Decision:
+    """`act`: approve, reject or hold. `person`: whose account it is, `user:NAME`, as one account with two tokens is one
+    person; `actor`: by which of them it was said, for the audit log ("": the account). Raises NotFound; Conflict where
+    it is no recommendation, was carried out, is not recommended any more, or the same word was said before (of
+    approvals: by the same person)."""
     with events.unit_of_work():
         row = _locked(decision_id)
         shown = recommended.shown(row)
         refuse(shown["capabilities"][act])
         verdict = ACTS[act]
         if verdict is Verdict.APPROVED:
-            refuse(_why_no_approval(row, actor, needed=shown["approvals_needed"]))
-        word = {"who": actor[:200], "verdict": verdict, "reason": without_secrets(reason), "at": iso(now())}
+            refuse(_why_no_approval(row, person, needed=shown["approvals_needed"]))
+        word = {"who": person[:200], "verdict": verdict, "reason": without_secrets(reason), "at": iso(now())}
         access.audit(
-            actor,
+            actor or person,
             f"decision.{act}",
             row.id,
             reason=reason,
@@ -46,7 +48,7 @@ def say(decision_id: str, act: str, *, reason: str, actor: str, request_id: str 
             after={"verdict": verdict},
         )
         add_word(row, word)
-        publish_verdict(row, f"{actor} {verdict}: {row.sentence} ({word['reason']})")
+        publish_verdict(row, f"{person} {verdict}: {row.sentence} ({word['reason']})")
         wake_job(row.job_id or "", sure=verdict is Verdict.APPROVED)
     return row
 
@@ -62,9 +64,9 @@ def _locked(decision_id: str) -> Decision:
     return row
 
 
-def _why_no_approval(row: Decision, actor: str, *, needed: int) -> str:
+def _why_no_approval(row: Decision, person: str, *, needed: int) -> str:
     """What speaks against it that a look at the world as a whole has to find."""
-    if actor in recommended.approvers_of(row) and needed > 0:
+    if person in recommended.approvers_of(row) and needed > 0:
         return "you have approved it: it takes a second person, as it is expected to cost more than one may decide"
     job = row.job
     assert job is not None, "asked of a job's decisions"

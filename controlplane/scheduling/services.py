@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from controlplane.fleet.models import Device
+from controlplane.fleet.publish import refresh_nodes
 from controlplane.fleet.services import publish_device
 from controlplane.jobs.models import Job
 from controlplane.runtime.pieces import batched
@@ -13,14 +14,15 @@ DEVICES_A_QUERY = 500
 
 def reserve_nodes(job: Job, node_ids: tuple[str, ...]) -> int:
     """Every unreserved device of these nodes; returns how many. A reservation of another
-    job stays (one device has one, by constraint)."""
-    made = 0
+    job stays (one device has one, by constraint). Who follows nodes hears what is kept on them."""
+    made = list[str]()
     for device in Device.objects.filter(node_id__in=node_ids, reservation=None).select_related("node"):
         SpareReservation.objects.create(job=job, device=device)
         sentence = f"{device.node.name} device {device.index} waits as spare for {job.name}."
         publish_device(device, "spare.reserved", sentence, job_id=job.id)
-        made += 1
-    return made
+        made.append(device.node_id)
+    refresh_nodes(sorted(set(made)))
+    return len(made)
 
 
 def take(devices: Sequence[str], job: Job) -> None:
@@ -45,4 +47,5 @@ def _release(rows: list[SpareReservation]) -> int:
         row.delete()
         sentence = f"{row.device.node.name} device {row.device.index} is free again."
         publish_device(row.device, "spare.released", sentence, job_id=row.job_id)
+    refresh_nodes(sorted({row.device.node_id for row in rows}))
     return len(rows)

@@ -11,13 +11,12 @@ from controlplane.api import pages
 from controlplane.api.auth import needs
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
-from controlplane.api.problems import Kind, Problem
+from controlplane.api.spans import ends_s
 from controlplane.fleet import selectors as fleet
 from controlplane.jobs import selectors as jobs
 from controlplane.protocol import rest
 from controlplane.recovery import ledger_load
 from controlplane.recovery.ledger_view import ledger
-from controlplane.runtime.clock import now_s
 
 router = Router(tags=["ledger"], auth=needs(Scope.READ))
 
@@ -41,19 +40,7 @@ class LedgerQuery(Schema):
 
     def span(self) -> tuple[float, float]:
         """Its two ends in Unix seconds. Raises Problem for a span that is none, or too long."""
-        until_s = now_s() if self.until is None else self.until.timestamp()
-        if until_s < MAX_SPAN_S:
-            raise _refused("until", "nothing was counted so long ago", "ask for a later instant")
-        if self.since is None:
-            return until_s - (self.window_s or WEEK_S), until_s
-        if self.window_s is not None:
-            raise _refused("window_s", "it says what `since` says too", "give one of the two")
-        since_s = self.since.timestamp()
-        if since_s >= until_s:
-            raise _refused("since", "it is not before `until`", "ask for an earlier instant")
-        if until_s - since_s > MAX_SPAN_S:
-            raise _refused("since", "more than 400 days before `until`", "ask for at most 400 days at once")
-        return since_s, until_s
+        return ends_s(self.since, self.until, self.window_s, default_s=WEEK_S, most_s=MAX_SPAN_S)
 
 
 class FleetLedgerQuery(LedgerQuery):
@@ -62,11 +49,6 @@ class FleetLedgerQuery(LedgerQuery):
     job: Annotated[str | None, Field(max_length=64, description="Only what this job held.")] = None
     node: Annotated[str | None, Field(max_length=64, description="Only devices of this node.")] = None
     project: Annotated[str | None, Field(max_length=63, description="Only what jobs of this project held.")] = None
-
-
-def _refused(name: str, message: str, fix: str) -> Problem:
-    fault = rest.FieldError(f"/query/{name}", message, fix)
-    return Problem(Kind.INVALID, "A parameter is not valid.", errors=[fault])
 
 
 @router.get(

@@ -98,10 +98,11 @@ def get_decision(request: HttpRequest, decision_id: str) -> HttpResponse:
 
 
 def _word(request: HttpRequest, decision_id: str, act: str) -> HttpResponse:
-    body, actor = bodies.read(request, bodies.WithReason), principal_of(request).name
+    body, who = bodies.read(request, bodies.WithReason), principal_of(request)
+    said = {"reason": body.reason, "person": f"user:{who.username}", "actor": who.name}
 
     def effect() -> Effect:
-        row = verdicts.say(decision_id, act, reason=body.reason, actor=actor, request_id=request_id_of(request))
+        row = verdicts.say(decision_id, act, **said, request_id=request_id_of(request))
         left = recommended.shown(row)["approvals_needed"] if act == "approve" else 0
         return Effect(data={"detail": _SAID[act] if not left else "Approved. A second person has to approve it too."})
 

@@ -10,10 +10,9 @@ from controlplane.access.models import Scope
 from controlplane.api.auth import needs
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
-from controlplane.api.problems import Kind, Problem
+from controlplane.api.spans import ends_s
 from controlplane.fleet import selectors
 from controlplane.protocol import rest
-from controlplane.runtime.clock import now_s
 from controlplane.telemetry.selectors import node_series
 
 router = Router(tags=["fleet"], auth=needs(Scope.READ))
@@ -38,24 +37,7 @@ class SeriesQuery(Schema):
 
     def span(self) -> tuple[float, float]:
         """Its two ends in Unix seconds. Raises Problem for a span that is none, or too long."""
-        until_s = now_s() if self.until is None else self.until.timestamp()
-        if until_s < MAX_SPAN_S:
-            raise _refused("until", "nothing was read so long ago", "ask for a later instant")
-        if self.since is None:
-            return until_s - (self.window_s or WINDOW_S), until_s
-        if self.window_s is not None:
-            raise _refused("window_s", "it says what `since` says too", "give one of the two")
-        since_s = self.since.timestamp()
-        if since_s >= until_s:
-            raise _refused("since", "it is not before `until`", "ask for an earlier instant")
-        if until_s - since_s > MAX_SPAN_S:
-            raise _refused("since", "more than 7 days before `until`", "ask for at most 7 days at once")
-        return since_s, until_s
-
-
-def _refused(name: str, message: str, fix: str) -> Problem:
-    fault = rest.FieldError(f"/query/{name}", message, fix)
-    return Problem(Kind.INVALID, "A parameter is not valid.", errors=[fault])
+        return ends_s(self.since, self.until, self.window_s, default_s=WINDOW_S, most_s=MAX_SPAN_S)
 
 
 @router.get(

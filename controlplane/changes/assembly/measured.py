@@ -42,6 +42,11 @@ def step_s(steps: Sequence[float]) -> float | None:
     return fmean(steps) if len(steps) >= MIN_STEPS else None
 
 
+def share_within_s(seconds: Sequence[float], share: float) -> float:
+    """So many seconds that the share (0..1) of them took no longer; `seconds` sorted, at least one."""
+    return seconds[min(len(seconds) - 1, int(share * len(seconds)))]
+
+
 def learned_times(times: Times) -> LearnedTimes:
     """None where there is not enough data."""
     saves = sorted(times.saves)
@@ -49,7 +54,7 @@ def learned_times(times: Times) -> LearnedTimes:
         step_s=step_s(times.steps),
         step_max_s=max(times.steps) if len(times.steps) >= MIN_STEPS else None,
         save_s=fmean(saves) if saves else None,
-        save_p95_s=saves[min(len(saves) - 1, int(P95 * len(saves)))] if saves else None,
+        save_p95_s=share_within_s(saves, P95) if saves else None,
         start_replica_s=fmean(times.starts) if times.starts else None,
         catch_up_s=fmean(times.transfers) if times.transfers else None,
         setup_limit_s=times.setup_limit_s,

@@ -60,6 +60,11 @@ def left_alone(holder: Holder, config: QueueConfig, now_s: float) -> tuple[str, 
     return None
 
 
+def starts_soon(expected_s: float | None, config: QueueConfig, now_s: float) -> bool:
+    """Nobody yields for what others' ends bring about."""
+    return expected_s is not None and expected_s - now_s <= config.preempt_patience_s
+
+
 def lost_gpu_s(holder: Holder) -> float:
     """GPU-seconds that it costs to preempt the job now: a save and the step in hand, or the work since its newest
     checkpoint where that is less or no save was ever measured; then a start."""

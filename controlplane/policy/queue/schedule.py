@@ -11,7 +11,7 @@ to the head (`policy.queue.preempt`). Pure: equal arguments give equal plans.
 from collections.abc import Iterable, Sequence
 
 from controlplane.policy.queue.place import HAS_ROOM, Turn, Victim
-from controlplane.policy.queue.preempt import victims
+from controlplane.policy.queue.preempt import starts_soon, victims
 from controlplane.policy.queue.room import Room, Spare, Types
 from controlplane.policy.queue.rows import Demand, Entry, Holder, Pending, QueueConfig, QueueFleet, QueuePlan
 
@@ -93,13 +93,13 @@ class Planning:
             self.head = job.id
             expected_s, spare = self._expected(job.demand)
             self._claims.append(Claim(job, spare))
-            if may_start and not self._soon(expected_s) and not any(self._meet(d, job.demand) for d in self._starting):
+            if (
+                may_start
+                and not starts_soon(expected_s, self._config, self._now_s)
+                and not any(self._meet(d, job.demand) for d in self._starting)
+            ):
                 self.victims = victims(job, self._left, self._fleet, self._config, self._now_s)
         return Entry(job=job, place=place, turn=Turn.NO_ROOM, may_start=may_start, behind=behind, expected_s=expected_s)
-
-    def _soon(self, expected_s: float | None) -> bool:
-        """Nobody yields for what others' ends bring about."""
-        return expected_s is not None and expected_s - self._now_s <= self._config.preempt_patience_s
 
     def _start(self, job: Pending, *, concurrent: bool) -> None:
         """It starts now, or as soon as those ahead of it are placed; it claims its room until it is placed itself."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 from controlplane.policy.queue.place import Turn
-from controlplane.policy.queue.preempt import left_alone
+from controlplane.policy.queue.preempt import left_alone, starts_soon
 from controlplane.policy.queue.rows import Entry, Holder, QueueConfig, QueuePlan
 
 
@@ -40,8 +40,7 @@ def why_nobody(entry: Entry, plan: QueuePlan, preempted: int, config: QueueConfi
         return "others yield to the first of the queue alone"
     if not entry.may_start:
         return "jobs ahead of it start first"
-    soon = entry.expected_s is not None and entry.expected_s - now_s <= config.preempt_patience_s
-    if soon:
+    if starts_soon(entry.expected_s, config, now_s):
         return f"it is expected to start within {config.preempt_patience_s:.0f} s without one"
     if preempted >= config.max_preemptions:
         return f"as many jobs were preempted within an hour as may be ({config.max_preemptions})"

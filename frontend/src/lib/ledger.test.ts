@@ -11,7 +11,7 @@ const ledger = (changes: Partial<Ledger> = {}): Ledger => ({
 });
 
 describe("the ledger", () => {
-  it.each([[0, "0.00 GPU-h"], [144, "0.04 GPU-h"], [44_280, "12.3 GPU-h"], [4_442_400, "1,234 GPU-h"], [null, "not reported"]])("%s s read %s", (s, text) => {
+  it.each([[0, "0.0 GPU-s"], [144, "144 GPU-s"], [3600, "1.0 GPU-h"], [44_280, "12.3 GPU-h"], [4_442_400, "1,234 GPU-h"], [null, "not reported"]])("%s s read %s", (s, text) => {
     expect(gpuHours(s)).toBe(text);
   });
 

@@ -1,6 +1,6 @@
 /* The GPU-second ledger as people read it: hours, what each class means, and the table as CSV. */
 import type { Ledger, LedgerRow, TimeClass } from "../api/types";
-import { MISSING } from "./format";
+import { gpuSeconds, MISSING } from "./format";
 import { paths } from "./paths";
 
 const HOUR_S = 3600;
@@ -25,11 +25,11 @@ export const CLASSES = Object.keys(MEANING) as TimeClass[];
 /** Held by a job, and no progress of it. */
 export const LOSSES: TimeClass[] = ["degraded", "checkpoint", "stall", "recovery", "lost_work", "preempted"];
 
-/** GPU-seconds as GPU-hours: "1,234 GPU-h", "12.3 GPU-h", "0.04 GPU-h". */
+/** GPU-seconds as GPU-hours: "1,234 GPU-h", "12.3 GPU-h"; less than one as everywhere else: "120 GPU-s". */
 export function gpuHours(gpuS: number | null | undefined): string {
-  if (gpuS === null || gpuS === undefined) return MISSING;
+  if (gpuS === null || gpuS === undefined || Math.abs(gpuS) < HOUR_S) return gpuSeconds(gpuS);
   const hours = gpuS / HOUR_S;
-  const digits = Math.abs(hours) >= 100 ? 0 : Math.abs(hours) >= 1 ? 1 : 2;
+  const digits = Math.abs(hours) >= 100 ? 0 : 1;
   return `${hours.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits })} GPU-h`;
 }
 

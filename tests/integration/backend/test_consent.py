@@ -60,7 +60,7 @@ def test_nothing_is_done_until_a_person_approves_and_then_by_the_next_pass() -> 
     shown = recommended.shown(row)
     assert (shown["approvals_needed"], shown["acts_at"], set(shown["capabilities"].values())) == (1, None, {""})
     assert any(each.startswith("start replica") for each in shown["reach"])
-    verdicts.say(row.pk, "approve", reason="go", actor=ADA)
+    verdicts.say(row.pk, "approve", reason="go", person=ADA)
     reconcile_job(job.id)
     (done,) = carried_out(job)
     assert done.key == row.key and done.evidence["consent"] == "Approved by user:ada."
@@ -72,13 +72,13 @@ def test_nothing_is_done_until_a_person_approves_and_then_by_the_next_pass() -> 
 
 def test_what_was_rejected_is_not_done_and_can_still_be_approved(sees: None) -> None:
     _, job, row = broken(act_after_s=60.0)
-    verdicts.say(row.pk, "reject", reason="I look at it first", actor=ADA)
+    verdicts.say(row.pk, "reject", reason="I look at it first", person=ADA)
     age(row, 3600.0)
     reconcile_job(job.id)
     assert carried_out(job) == []
     with pytest.raises(Conflict, match="it is rejected already"):
-        verdicts.say(row.pk, "reject", reason="no", actor=BOB)
-    verdicts.say(row.pk, "approve", reason="nothing to see", actor=BOB)
+        verdicts.say(row.pk, "reject", reason="no", person=BOB)
+    verdicts.say(row.pk, "approve", reason="nothing to see", person=BOB)
     reconcile_job(job.id)
     assert len(carried_out(job)) == 1
 
@@ -88,7 +88,7 @@ def test_a_countdown_ends_in_the_act_unless_somebody_holds_it(sees: None) -> Non
     assert recommended.shown(row)["acts_at"] is not None
     reconcile_job(job.id)
     assert carried_out(job) == []
-    verdicts.say(row.pk, "hold", reason="wait", actor=ADA)
+    verdicts.say(row.pk, "hold", reason="wait", person=ADA)
     age(row, 61.0)
     reconcile_job(job.id)
     assert carried_out(job) == [] and recommended.shown(Decision.objects.get(pk=row.pk))["acts_at"] is None
@@ -119,12 +119,12 @@ def test_above_the_limit_two_people_have_to_approve(monkeypatch: pytest.MonkeyPa
     limited = PolicyConfig(second_approver_gpu_s=0.001)
     assert row.cost_gpu_s is not None and row.cost_gpu_s > 0.001
     monkeypatch.setattr("controlplane.policies.selectors.of_job", lambda job_id: limited)
-    verdicts.say(row.pk, "approve", reason="go", actor=ADA)
+    verdicts.say(row.pk, "approve", reason="go", person=ADA)
     reconcile_job(job.id)
     assert carried_out(job) == []
     with pytest.raises(Conflict, match="it takes a second person"):
-        verdicts.say(row.pk, "approve", reason="go, go", actor=ADA)
-    verdicts.say(row.pk, "approve", reason="go", actor=BOB)
+        verdicts.say(row.pk, "approve", reason="go, go", person=ADA)
+    verdicts.say(row.pk, "approve", reason="go", person=BOB)
     reconcile_job(job.id)
     assert carried_out(job)[0].evidence["consent"] == "Approved by user:ada and user:bob."
 
@@ -135,7 +135,7 @@ def test_an_approval_of_what_is_not_recommended_any_more_is_refused() -> None:
         kill_rank(fleet, rank)
     reconcile_job(job.id)
     with pytest.raises(Conflict, match="does not recommend it any more"):
-        verdicts.say(row.pk, "approve", reason="late", actor=ADA)
+        verdicts.say(row.pk, "approve", reason="late", person=ADA)
     assert carried_out(job) == [] and not AuditEntry.objects.filter(action="decision.approve").exists()
 
 
@@ -146,4 +146,4 @@ def test_nobody_is_asked_about_what_was_carried_out_at_once() -> None:
     reconcile_job(job.id)
     (done,) = carried_out(job)
     with pytest.raises(Conflict, match="it is no recommendation"):
-        verdicts.say(done.pk, "approve", reason="go", actor=ADA)
+        verdicts.say(done.pk, "approve", reason="go", person=ADA)

@@ -21,6 +21,8 @@ from controlplane.recovery.models import Incident
 from controlplane.runtime import events, metrics
 from controlplane.runtime.clock import ago, now_s
 from controlplane.runtime.models import Event
+from controlplane.scheduling.models import SpareReservation
+from controlplane.scheduling.services import release_all
 from tests.integration.backend.builders import commit_step, make_fleet, run_job
 from tests.integration.backend.test_effective_time import Told, raw_ratio
 
@@ -105,7 +107,9 @@ def test_every_second_of_the_fleet_is_in_one_class_and_those_of_the_job_are_its_
     assert found["degraded"] == pytest.approx(held * wall.degraded_s)
     assert found["stall"] == pytest.approx(held * wall.stalled_s)
     assert found["recovery"] == pytest.approx(held * wall.recovery_s)
-    assert classes(whole)["idle"] == pytest.approx((devices - held) * wall_s)
+    kept = SpareReservation.objects.count()
+    assert classes(whole)["idle_spare"] == pytest.approx(kept * wall_s)
+    assert classes(whole)["idle"] == pytest.approx((devices - held - kept) * wall_s)
 
 
 @pytest.mark.parametrize("by", ["class", "cause", "job", "node"])
@@ -314,3 +318,18 @@ def test_old_spans_are_forgotten_and_the_ledger_says_since_when_it_knows() -> No
     found = ledger(Scope(), by="class", since_s=now_s() - 5000.0, until_s=now_s(), limit=1)
     assert found["known_since"] == found["since"]
     assert LedgerMark.objects.get().began_s == pytest.approx(now_s() - 2000.0, abs=60.0)
+
+
+def test_devices_that_are_kept_for_a_job_are_idle_spares_until_it_needs_none() -> None:
+    past = Past(age_s=300.0)
+    past.steps(60, 1.0)
+    kept_s = SpareReservation.objects.count() * (past.at - past.began).total_seconds()
+    assert kept_s > 0.0
+    ledger_pass.build()
+    assert classes(read(past))["idle_spare"] == pytest.approx(kept_s)
+    seq, at = newest(), past.at
+    past.steps(30, 1.0)
+    release_all(past.job)
+    Event.objects.filter(seq__gt=seq).update(at=at)
+    ledger_pass.build()
+    assert classes(read(past))["idle_spare"] == pytest.approx(kept_s), "no second more"
