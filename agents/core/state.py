@@ -1,4 +1,8 @@
-"""What the agent knows, as immutable values. Times are the node's monotonic seconds."""
+"""What the agent knows, as immutable values. Times are the node's monotonic seconds.
+
+Those that change with each event, and have many fields, keep them in a dictionary (no slots), which is copied at
+once (`values`).
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -90,7 +94,7 @@ class Away:
 NEVER_AWAY = Away()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Rank:
     """One process of one incarnation. `conn_id` None: not connected.
     `expected`: we ordered its end. `admitted`: it was a member of a view we handed on.
@@ -182,7 +186,7 @@ class Host:
     waiting_commands: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """The fence of one job: nothing older than (`attempt`, `epoch`) is obeyed, no
     incarnation at or below `incarnations[replica]` is started again, and nothing of the attempt that was
@@ -232,7 +236,7 @@ class KeptEvent:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Link:
     """The session with the server. `since_s` of the current up or down."""
 
@@ -245,7 +249,7 @@ class Link:
     oldest_sent_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class State:
     """Everything. Mappings are never changed in place. `node_failed`: checks of the node that
     failed when it was last looked at; None: not yet. `left_devices`: those that a rank has left

@@ -1,7 +1,7 @@
 """A value with some of its fields changed: what `dataclasses.replace` gives, in a fraction of its time.
 
-The core copies its state several times for each thing that happens. Its values are frozen, have slots and check
-nothing when they are made, so a copy is one assignment a field.
+The core copies its state several times for each thing that happens. Its values are frozen and check nothing when
+they are made, so a copy is one assignment a field, or one update of the dictionary of a value without slots.
 """
 
 from collections.abc import Callable
@@ -30,8 +30,13 @@ def _all_of(names: tuple[str, ...]) -> Getter:
 def _changed(value: Any, /, **changes: Any) -> Any:
     """A copy with these fields. Raises KeyError for one that there is not."""
     kind: Any = type(value)
-    get, puts, setters = _fields(kind)
     made = object.__new__(kind)
+    if isinstance(held := getattr(value, "__dict__", None), dict):
+        if not changes.keys() <= held.keys():
+            raise KeyError(", ".join(changes.keys() - held.keys()))
+        made.__dict__.update(held, **changes)
+        return made
+    get, puts, setters = _fields(kind)
     for put, old in zip(puts, get(value), strict=True):
         put(made, old)
     for name, new in changes.items():
