@@ -43,6 +43,7 @@ EMERGENCY_TEMPERATURE_C = 95.0
 EMERGENCY_COOLDOWN_S = 60.0
 # A rank reports once a second; this many seconds without a word are no jitter.
 SILENT_S = 3.0
+NEXT_WORD_S = 1.25  # after its last, a rank that speaks has spoken again
 WATCH_S = 1.0  # while ranks live this process looks around so often
 LATE_S = 1.0  # and if it does so much later, it did not run
 LATE_TIMES = 3  # in a row: after that it is a node on which nothing gets on, and ranks are judged all the same

@@ -65,6 +65,9 @@ def overdue_at_s(rank: Rank, away: Away = NEVER_AWAY) -> float | None:
     A rank that waits for others is excused for as long as it says so: one that was stopped
     in mid-exchange says nothing any more, and everybody else would wait for it for ever. While this
     process was `away` nobody was watched: that time is added, and time for a word.
+
+    What is told is where a rank says it is from then on, or its silence: since its word before, of up to a second ago,
+    it may have gone on.
     """
     if rank.process is not ProcessState.ALIVE or rank.expected or rank.done or rank.overdue_sent:
         return None
@@ -74,7 +77,8 @@ def overdue_at_s(rank: Rank, away: Away = NEVER_AWAY) -> float | None:
     if rank.launch.entrypoint is not None and not rank.joined and rank.conn_id is None:
         # A program without our hooks never says where it is; that proves nothing.
         return None
-    return rank.phase_since_s + section_timeout_s(rank) + _excused_s(rank.phase_since_s, away)
+    due_s = rank.phase_since_s + section_timeout_s(rank) + _excused_s(rank.phase_since_s, away)
+    return due_s if rank.place_told_s >= due_s else max(due_s, rank.place_told_s + limits.NEXT_WORD_S)
 
 
 def _excused_s(since_s: float, away: Away) -> float:

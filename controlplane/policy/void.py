@@ -90,9 +90,11 @@ def _moved_since(snapshot: JobSnapshot, signal: SignalFact, replica: ReplicaFact
 
 
 def _is_elsewhere(signal: SignalFact) -> bool:
-    """In another phase than when it was found."""
+    """In another phase than when it was found. The phase that was found had begun `signal.value` before; a newer one
+    began after. Both are dated by when a frame came, and a frame may be seconds late: what lies between is parted in
+    the middle."""
     began_s = signal.evidence.get(PHASE_SINCE)
-    return isinstance(began_s, (int, float)) and began_s > signal.seen_s
+    return isinstance(began_s, (int, float)) and began_s > signal.seen_s - signal.value / 2.0
 
 
 def _may_be_of_before(snapshot: JobSnapshot, signal: SignalFact) -> bool:

@@ -2,6 +2,8 @@
 
 import os
 
+import pytest
+
 from controlplane.policy import void
 from controlplane.simulator import heartbeats
 from controlplane.simulator.__main__ import main
@@ -16,6 +18,15 @@ def test_late_and_lost_heartbeats_and_pauses_that_end_evict_nobody():
     assert total.pauses > 0
     assert total.stops > 0
     assert (total.evictions, total.restarts, total.told) == (0, 0, ())
+
+
+@pytest.mark.parametrize("seed", [70_000_000])
+def test_worlds_that_once_evicted_somebody_evict_nobody(seed):
+    """Its rank was done half a second within its limit, which its agent heard after it; that word was dated before
+    the finding, whose frame was late."""
+    count = heartbeats.one(seed, world_s=110.0)
+    assert count.stops > 0
+    assert count.told == ()
 
 
 def test_without_the_look_at_what_came_after_a_finding_it_fails(monkeypatch):

@@ -58,8 +58,11 @@ def test_a_rank_that_is_late_and_has_not_moved_since_is_evicted():
     assert decisions(snapshot, rule="void") == ()
 
 
-@pytest.mark.parametrize("began_s, stays", [(NOW_S - 0.5, True), (NOW_S - 8.0, False)])
+@pytest.mark.parametrize(
+    "began_s, stays", [(NOW_S - 0.5, True), (NOW_S - 3.0, True), (NOW_S - 6.5, False), (NOW_S - 8.0, False)]
+)
 def test_a_rank_that_has_gone_on_to_another_phase_is_late_no_more(began_s: float, stays: bool):
+    """Found a second ago, when it had sat there for seven. Either word may have come 1.5 s late, or two."""
     snapshot = running(job=job(progressed_s=NOW_S - 8.0), signals=(late(NOW_S - 1.0, phase_since_s=began_s),))
     assert trains(snapshot) is stays
 
