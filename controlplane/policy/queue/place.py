@@ -36,7 +36,8 @@ HAS_ROOM = frozenset({Turn.FIRST, Turn.BESIDE, Turn.BACKFILL})
 class Victim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A running job that is to yield its `devices` in this attempt. `lost_gpu_s`: what that is expected to cost, in
     GPU-seconds; `at_risk_s` of training are not saved, `save_s`: what a save takes (None: not measured). `asked`: how
-    often it was asked before."""
+    often it was asked before. `gives`: index and incarnation of the replicas that leave while its others train on, of
+    `trains` now; (): the whole job yields."""
 
     id: str
     name: str
@@ -47,6 +48,8 @@ class Victim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     at_risk_s: float
     save_s: float | None
     lost_gpu_s: float
+    gives: tuple[tuple[int, int], ...] = ()
+    trains: int = 0
 
 
 class QueuePlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -53,10 +53,20 @@ class Stake(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     kept_s: float | None = None
 
 
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One life of a replica that trains, and its `devices` by node: the others could train on without it."""
+
+    index: int
+    incarnation: int
+    devices: tuple[tuple[str, int], ...]
+
+
 class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A job that has devices: so many on each node. `ends_s`: server time at which it is expected to end; None: not
     known. `leaves`: it has ended, or is about to be placed again, and its last processes are on their way out; or it is
-    asked to yield its devices, to the job `yields_to` ("": a person asks). `stake`: None where it may not be asked."""
+    asked to yield its devices, to the job `yields_to` ("": a person asks). `stake`: None where it may not be asked.
+    `parts`: its replicas, of which `spares` may leave while the others train on. `gives`: devices, not in `devices`, of
+    replicas that leave now."""
 
     id: str
     name: str
@@ -66,6 +76,9 @@ class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     leaves: bool = False
     yields_to: str = ""
     stake: Stake | None = None
+    parts: tuple[Part, ...] = ()
+    spares: int = 0
+    gives: tuple[tuple[str, int], ...] = ()
 
 
 class Lender(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -9,6 +9,7 @@ to the head (`policy.queue.preempt`). Pure: equal arguments give equal plans.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from controlplane.policy.queue.place import HAS_ROOM, Turn, Victim
 from controlplane.policy.queue.preempt import starts_soon, victims
@@ -117,9 +118,9 @@ class Planning:
         """When the jobs that are expected to end have made room for it, and what is left beside it then; (None, less
         than nothing) where nobody knows."""
         future, most = self._left.copy(), self._now.copy()
-        for ends_s, holder in ending(self._fleet.holders, self._now_s):
-            future.give_back(holder.devices)
-            most.give_back(holder.devices)
+        for ends_s, _, devices in ending(self._fleet.holders, self._now_s):
+            future.give_back(devices)
+            most.give_back(devices)
             if not future.fits(demand):
                 continue
             spare = most.spare(demand)
@@ -154,11 +155,21 @@ class Planning:
         return self._types.overlap(one.gpu_type, other.gpu_type)
 
 
-def ending(holders: Iterable[Holder], now_s: float) -> list[tuple[float, Holder]]:
-    """Those whose end is expected, and when, the soonest first. What is late is expected now."""
-    known = [
-        (now_s if each.leaves or each.ends_s is None else max(now_s, each.ends_s), each)
-        for each in holders
-        if each.leaves or each.ends_s is not None
-    ]
-    return sorted(known, key=lambda pair: (pair[0], pair[1].id))
+class Ending(NamedTuple):
+    """At `ends_s` (server seconds) so many devices of the job on each node are expected to be free."""
+
+    ends_s: float
+    holder: Holder
+    devices: tuple[tuple[str, int], ...]
+
+
+def ending(holders: Iterable[Holder], now_s: float) -> list[Ending]:
+    """Those whose end is expected, and when, the soonest first. What is late is expected now, and so are the devices of
+    replicas that leave."""
+    found = [Ending(now_s, each, each.gives) for each in holders if each.gives]
+    for each in holders:
+        if each.leaves:
+            found.append(Ending(now_s, each, each.devices))
+        elif each.ends_s is not None:
+            found.append(Ending(max(now_s, each.ends_s), each, each.devices))
+    return sorted(found, key=lambda end: (end.ends_s, end.holder.id))
