@@ -83,6 +83,7 @@ def _fact(row: Request, done: str) -> RequestFact:
         before=row.before,
         urgent=row.urgent.name if row.urgent is not None else "",
         taken_s=row.taken_at.timestamp() if row.taken_at is not None else None,
+        gives=tuple((index, incarnation) for index, incarnation in row.gives),
     )
 
 

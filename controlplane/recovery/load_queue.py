@@ -26,10 +26,10 @@ from controlplane.jobs.models import Attempt, Job, JobPace, Rank, Replica
 from controlplane.policies import selectors as policies
 from controlplane.policy import findings
 from controlplane.policy.placement import PLACEABLE
-from controlplane.policy.queue.demand import first_demand, later_demand
+from controlplane.policy.queue.demand import first_demand, growth_demand, later_demand
 from controlplane.policy.queue.place import QueuePlace
 from controlplane.policy.queue.rows import Demand, Holder, Lender, Pending, QueueConfig, QueueFleet, config_of
-from controlplane.policy.queue.schedule import schedule
+from controlplane.policy.queue.schedule import growth, schedule
 from controlplane.policy.queue.words import place_of as place_in
 from controlplane.policy.rules.lifecycle import parked_words
 from controlplane.policy.snapshot import DeviceFact
@@ -56,13 +56,18 @@ class _Kept(NamedTuple):
 
     first: Demand
     later: Demand
+    grows: Demand
     steps: int
+    least: int
     has_env: bool
     preemptible: bool
 
 
-def place_of(job: Job) -> QueuePlace | None:
-    """Where the job stands; None: it is not in the queue, or alone there and outranks nobody."""
+def place_of(job: Job, *, yielded: int = 0) -> QueuePlace | None:
+    """Where the job stands; None: it is not in the queue, or alone there and outranks nobody. `yielded`: so many of its
+    replicas do not run for now; where it trains that is where one more would stand."""
+    if job.state == JobState.RUNNING and yielded and (kept := _specs([job.id]).get(job.id)) is not None:
+        return place_in(growth(waiting(), load_fleet(), config(), now_s(), _grower(job, kept)), job.id)
     if job.state not in QUEUED_JOB or job.cancel_requested or not (_others_wait(job) or _outranks(job)):
         return None
     queue = waiting()
@@ -91,6 +96,12 @@ def place_of_new(document: JobSpec) -> QueuePlace | None:
         demand=first_demand(document.spec),
     )
     return place_in(schedule([*queue, new], load_fleet([*queue, new]), config(), now_s()), NOBODY)
+
+
+def _grower(job: Job, kept: _Kept) -> Pending:
+    """One replica more of a job that runs."""
+    submitted_s = job.created_at.timestamp()
+    return Pending(id=job.id, name=job.name, priority=job.priority, submitted_s=submitted_s, demand=kept.grows)
 
 
 def _others_wait(job: Job) -> bool:
@@ -140,6 +151,7 @@ class _Here(NamedTuple):
     node_id: str
     job_id: str
     number: int
+    replica: int = 0
 
 
 def _count(rows: Any, node: str, owner: str) -> list[tuple[str, Any, int]]:
@@ -152,7 +164,7 @@ def _held() -> list[_Here]:
     jobs: dict[int, str] = {}
     for some in batched(sorted({replica for _, replica, _ in rows}), NODES_A_QUERY):
         jobs |= dict(Replica.objects.filter(pk__in=some).values_list("pk", "attempt__job_id"))
-    return [_Here(node_id, jobs[replica], number) for node_id, replica, number in rows if replica in jobs]
+    return [_Here(node_id, jobs[replica], number, replica) for node_id, replica, number in rows if replica in jobs]
 
 
 def _lenders(held: Sequence[_Here], reserved: Mapping[str, str]) -> Iterable[Lender]:
@@ -212,12 +224,16 @@ def _devices() -> tuple[Mapping[str, int], Mapping[str, dict[str, int]]]:
     return sizes, usable
 
 
-def _holders(rows: Iterable[_Here], *, outranked: int | None) -> Iterable[Holder]:
+def _holders(rows: Sequence[_Here], *, outranked: int | None) -> Iterable[Holder]:
     """Each job that has devices. What they would lose is read of those of a lower priority than `outranked`."""
     devices: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for here in rows:
         devices[here.job_id][here.node_id] += here.number
-    yields = stakes.yielding()
+    yields, gives = stakes.yielding(), stakes.giving()
+    ranks: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
+    for here in rows:
+        if here.replica:
+            ranks[here.job_id].append((here.node_id, here.replica, here.number))
     for ids in batched(sorted(devices), NODES_A_QUERY):
         specs = _specs(ids)
         paces = dict(JobPace.objects.filter(job__in=ids).values_list("job_id", "pace"))
@@ -226,10 +242,12 @@ def _holders(rows: Iterable[_Here], *, outranked: int | None) -> Iterable[Holder
         able = {
             job_id: (step, paces.get(job_id))
             for job_id, _, priority, state, step in found
-            if job_id in specs and job_id not in yields
+            if job_id in specs and job_id not in yields and job_id not in gives
             if may_be_outranked(state, priority, highest=outranked, preemptible=specs[job_id].preemptible)
         }
         stake_of = stakes.stakes_of(able, policies.of_fleet()) if able else {}
+        read = {*able, *gives.keys() & set(ids)}
+        pieces = stakes.pieces_of((row for job_id in read for row in ranks[job_id]), read) if read else {}
         for job_id, name, priority, state, step in found:
             held = Held(
                 id=job_id,
@@ -241,6 +259,10 @@ def _holders(rows: Iterable[_Here], *, outranked: int | None) -> Iterable[Holder
                 recent=recent_of(paces.get(job_id)),
                 yields_to=yields.get(job_id),
                 stake=stake_of.get(job_id),
+                gives_to=gives[job_id][0] if job_id in gives else "",
+                gives=gives[job_id][1] if job_id in gives else (),
+                pieces=pieces.get(job_id, ()),
+                least=specs[job_id].least if job_id in specs else 1,
             )
             yield holder_of(held, now_s())
 
@@ -261,6 +283,8 @@ def _specs(job_ids: Collection[str]) -> Mapping[str, _Kept]:
             _kept[job_id] = _Kept(
                 first=first_demand(spec),
                 later=later_demand(spec),
+                grows=growth_demand(spec),
+                least=spec.resources.min_replicas,
                 steps=spec.training.steps,
                 has_env=bool(spec.env),
                 preemptible=spec.scheduling.preemptible,

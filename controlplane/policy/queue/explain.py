@@ -111,9 +111,7 @@ def _named(holder: Holder, ends_s: float | None) -> Named:
     return Named(id=holder.id, name=holder.name, priority=holder.priority, ends_s=ends_s)
 
 
-def _enough(
-    room: Room, demand: Demand, ends: Iterable[tuple[Named, Iterable[tuple[str, int]]]]
-) -> tuple[Named, ...]:
+def _enough(room: Room, demand: Demand, ends: Iterable[tuple[Named, Iterable[tuple[str, int]]]]) -> tuple[Named, ...]:
     """The first of these jobs that, with so many of their devices by node free one after the other, make room for the
     demand, less those that give nothing to it; (): all of them do not."""
     future, found = room.copy(), dict[str, Named]()

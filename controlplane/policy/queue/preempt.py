@@ -1,7 +1,7 @@
 """Which running jobs yield their devices to the head of the queue: those that lose the fewest GPU-seconds.
 
-Only jobs of lower priority that allow it, and only as many as make the head fit wherever it is placed. First a job gives
-replicas that it can train without; only where no such set makes room do whole jobs yield too. A job that began, came
+Only jobs of lower priority that allow it, and only as many as make the head fit wherever it is placed. First jobs give
+replicas that they can train without; only where no such set makes room do whole jobs yield too. A job that began, came
 back or was asked a short time ago is left alone, and so is everybody when an hour's preemptions are spent. Up to
 `QueueConfig.weighed` sets are compared, which is every set in a small fleet; beyond that the best one found counts
 (`policy.queue.search`). Called by `schedule` for the head alone. Pure.
@@ -47,8 +47,7 @@ def parts_of(holder: Holder, reserved: Mapping[str, str]) -> list[Offer]:
     if holder.spares <= 0:
         return []
     return [
-        Offer(holder, part_gpu_s(holder, part), _lent(holder.id, part.devices, reserved), part)
-        for part in holder.parts
+        Offer(holder, part_gpu_s(holder, part), _lent(holder.id, part.devices, reserved), part) for part in holder.parts
     ]
 
 

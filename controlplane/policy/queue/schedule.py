@@ -8,8 +8,11 @@ the same devices starts before it. Where jobs of lower priority allow it and it 
 to the head (`policy.queue.preempt`). Pure: equal arguments give equal plans.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+import msgspec
 
 from controlplane.policy.queue.place import HAS_ROOM, Turn, Victim
 from controlplane.policy.queue.preempt import starts_soon, victims
@@ -36,6 +39,16 @@ def schedule(queue: Iterable[Pending], fleet: QueueFleet, config: QueueConfig, n
     planned = Planning(jobs, fleet, config, now_s)
     entries = tuple(map(planned.entry, range(len(jobs))))
     return QueuePlan(entries=entries, head=planned.head, victims=planned.victims)
+
+
+def growth(
+    queue: Iterable[Pending], fleet: QueueFleet, config: QueueConfig, now_s: float, grower: Pending
+) -> QueuePlan:
+    """The plan for a job that trains and could take one replica more: behind all that wait with its priority or a
+    higher one, and nobody yields for it."""
+    ahead = [job for job in queue if job.priority >= grower.priority and job.id != grower.id]
+    last = msgspec.structs.replace(grower, submitted_s=math.inf)
+    return schedule([*ahead, last], fleet, msgspec.structs.replace(config, max_preemptions=0), now_s)
 
 
 def called(plan: QueuePlan) -> set[str]:

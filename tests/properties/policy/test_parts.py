@@ -1,5 +1,5 @@
-"""What replicas that leave for an urgent job promise, over random fleets: they go before whole jobs, never more of a job
-than may leave, and of all sets the one that loses the least."""
+"""What replicas that leave for an urgent job promise, over random fleets: they go before whole jobs, never more of a
+job than may leave, and of all sets the one that loses the least."""
 
 from itertools import chain, combinations, product
 
