@@ -26,7 +26,8 @@ from controlplane.policy.placement import PLACEABLE
 from controlplane.policy.queue.demand import first_demand, growth_demand, later_demand
 from controlplane.policy.queue.place import FRONT, QueuePlace
 from controlplane.policy.queue.rows import Holder, Lender, Pending, QueueFleet, QueuePlan, Stake, config_of
-from controlplane.policy.queue.schedule import growth, in_turn, schedule
+from controlplane.policy.queue.schedule import growth, schedule
+from controlplane.policy.queue.shares import in_turn
 from controlplane.policy.queue.words import place_of as place_in
 from controlplane.policy.rules.lifecycle import parked_words
 from controlplane.policy.snapshot import NodeFact

@@ -80,6 +80,7 @@ class Held:
     gives_to: str = ""
     pieces: Sequence[Piece] = ()
     least: int = 1
+    project: str = ""
 
 
 def stake_of(job: Trained, policy: PolicyConfig) -> Stake:
@@ -101,9 +102,22 @@ def stake_of(job: Trained, policy: PolicyConfig) -> Stake:
     )
 
 
-def may_be_outranked(state: str, priority: int, *, highest: int | None, preemptible: bool) -> bool:
-    """A job that what waits with priority `highest` might have yield: what it would lose is read."""
-    return highest is not None and priority < highest and state == JobState.RUNNING and preemptible
+def may_be_outranked(
+    state: str, priority: int, *, highest: int | None, preemptible: bool, borrows: bool = False
+) -> bool:
+    """A job that what waits with priority `highest` might have yield, or (`borrows`) whose project has devices of
+    others: what it would lose is read."""
+    asked = highest is not None and (priority < highest or borrows)
+    return asked and state == JobState.RUNNING and preemptible
+
+
+def used_by_project(jobs: Iterable[tuple[str, int, int, int]]) -> Mapping[str, int]:
+    """Devices that count for each project's quota. Of each job: project, devices under its ranks, devices of nodes that
+    are its spares, spare devices that it asks for: whole nodes are reserved, and no more than was asked for counts."""
+    found: dict[str, int] = defaultdict(int)
+    for project, ranks, spares, asked in jobs:
+        found[project] += ranks + min(spares, asked)
+    return found
 
 
 def holder_of(job: Held, now_s: float) -> Holder:
@@ -130,6 +144,7 @@ def holder_of(job: Held, now_s: float) -> Holder:
         parts=parts if job.stake is not None else (),
         spares=max(0, len(parts) - max(1, job.least)) if job.stake is not None else 0,
         gives=tuple(sorted(leaving.items())),
+        project=job.project,
     )
 
 

@@ -14,6 +14,7 @@ from controlplane.policy.queue.place import Victim
 from controlplane.policy.queue.room import Room
 from controlplane.policy.queue.rows import Holder, Part, Pending, QueueConfig, QueueFleet
 from controlplane.policy.queue.search import Devices, Offer, Search
+from controlplane.policy.queue.shares import Shares
 
 
 def victims(head: Pending, room: Room, fleet: QueueFleet, config: QueueConfig, now_s: float) -> tuple[Victim, ...]:
@@ -26,14 +27,16 @@ def victims(head: Pending, room: Room, fleet: QueueFleet, config: QueueConfig, n
     allowed = config.max_preemptions - fleet.preempted
     if allowed <= 0 or free.fits(head.demand):
         return ()
-    able = [holder for holder in fleet.holders if may_yield(holder, head, config, now_s)]
+    shares = Shares(fleet.projects)
+    able = [holder for holder in fleet.holders if may_yield(holder, head, config, now_s, shares)]
     parts = [offer for holder in able for offer in parts_of(holder, fleet.reserved)]
     whole = [whole_of(holder, fleet.reserved) for holder in able]
     for offers in (parts, parts + whole) if parts else (whole,):
         useful = [offer for offer in offers if free.gains(head.demand, offer.devices)]
-        chosen = Search(head.demand, free, useful, weighed=config.weighed, most=allowed).best()
+        owed = {holder.id: shares.over(holder.project) for holder in able if not outranked(holder, head, shares)}
+        chosen = Search(head.demand, free, useful, weighed=config.weighed, most=allowed, owed=owed).best()
         if chosen:
-            return tuple(_victim(list(its)) for _, its in groupby(chosen, key=lambda offer: offer.job.id))
+            return tuple(_victim(list(its), owed) for _, its in groupby(chosen, key=lambda offer: offer.job.id))
     return ()
 
 
@@ -55,9 +58,16 @@ def _lent(job_id: str, devices: Devices, reserved: Mapping[str, str]) -> Devices
     return tuple(each for each in devices if reserved.get(each[0], job_id) == job_id)
 
 
-def may_yield(holder: Holder, head: Pending, config: QueueConfig, now_s: float) -> bool:
-    """It is of lower priority, allows it, and was left alone for long enough."""
-    return not holder.leaves and holder.priority < head.priority and left_alone(holder, config, now_s) is None
+def may_yield(holder: Holder, head: Pending, config: QueueConfig, now_s: float, shares: Shares | None = None) -> bool:
+    """It is of lower priority or of a project that owes devices, allows it, and was left alone for long enough."""
+    quotas = shares or Shares(())
+    asked = not holder.leaves and (outranked(holder, head, quotas) or quotas.reclaims(head, holder))
+    return asked and left_alone(holder, config, now_s) is None
+
+
+def outranked(holder: Holder, head: Pending, shares: Shares) -> bool:
+    """It is of lower priority, and does not run on what is its own project's alone."""
+    return holder.priority < head.priority and not shares.guards(head, holder)
 
 
 def left_alone(holder: Holder, config: QueueConfig, now_s: float) -> tuple[str, float | None] | None:
@@ -102,8 +112,8 @@ def _number(devices: Devices) -> int:
     return sum(number for _, number in devices)
 
 
-def _victim(offers: Sequence[Offer]) -> Victim:
-    """All that one job is asked for."""
+def _victim(offers: Sequence[Offer], owed: Mapping[str, int]) -> Victim:
+    """All that one job is asked for. `owed`: by job what its project has borrowed, where that is why."""
     holder, parts = offers[0].job, [offer.part for offer in offers if offer.part is not None]
     stake = holder.stake
     assert stake is not None, "asked of jobs that may yield"
@@ -119,4 +129,5 @@ def _victim(offers: Sequence[Offer]) -> Victim:
         lost_gpu_s=sum(offer.price for offer in offers),
         gives=tuple((part.index, part.incarnation) for part in parts),
         trains=len(holder.parts),
+        borrows=holder.project if holder.id in owed else "",
     )

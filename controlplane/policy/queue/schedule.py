@@ -1,6 +1,7 @@
 """`schedule(queue, fleet, config, now_s) -> plan`: who of the queue may start now, and what each other job waits for.
 
-The queue is sorted by priority, then by age. Each pending job claims what it needs; a job behind it may start only
+The queue is sorted by priority, then by what projects have borrowed, then by age (`policy.queue.shares`). A job whose
+project may use no more devices is passed over. Each pending job claims what it needs; a job behind it may start only
 where every claim still holds wherever the two are placed. So what is first starts first wherever devices are scarce,
 and side by side where they are not. The first job that does not fit is the head: its claim is on the moment at which
 running jobs that are expected to end have made room for it. Where nobody knows that moment, nothing that could use
@@ -18,6 +19,7 @@ from controlplane.policy.queue.place import HAS_ROOM, Turn, Victim
 from controlplane.policy.queue.preempt import starts_soon, victims
 from controlplane.policy.queue.room import Room, Spare, Types
 from controlplane.policy.queue.rows import Demand, Entry, Holder, Pending, QueueConfig, QueueFleet, QueuePlan
+from controlplane.policy.queue.shares import Shares, in_turn
 
 
 class Claim:
@@ -27,15 +29,9 @@ class Claim:
         self.job, self.spare = job, spare
 
 
-def in_turn(queue: Iterable[Pending]) -> tuple[Pending, ...]:
-    """The queue, first in line first: the higher priority, then who has waited longer, then by id. Shares of
-    projects come between the two when there are projects."""
-    return tuple(sorted(queue, key=lambda job: (-job.priority, job.submitted_s, job.id)))
-
-
 def schedule(queue: Iterable[Pending], fleet: QueueFleet, config: QueueConfig, now_s: float) -> QueuePlan:
     """The plan for every pending job. `now_s`: server seconds."""
-    jobs = in_turn(queue)
+    jobs = in_turn(queue, fleet.projects)
     planned = Planning(jobs, fleet, config, now_s)
     entries = tuple(map(planned.entry, range(len(jobs))))
     return QueuePlan(entries=entries, head=planned.head, victims=planned.victims)
@@ -67,6 +63,10 @@ class Planning:
         self._now = Room(fleet.nodes, self._types, demands)
         self._all, self._left = self._now.idle(), self._now.copy()
         self._claims: list[Claim] = []
+        self._shares = Shares(fleet.projects)
+        for job in jobs:
+            if not job.held and self._all.fits(job.demand):
+                self._shares.waits(job)
         self._starting: list[Demand] = []
         self.head = ""
         self.victims: tuple[Victim, ...] = ()
@@ -83,6 +83,9 @@ class Planning:
         may_start, behind = against is None, against.job.id if against is not None else ""
         if not self._all.fits(job.demand):
             return Entry(job=job, place=place, turn=Turn.TOO_LARGE, may_start=may_start, behind=behind)
+        why, first = self._shares.refuses(job)
+        if why:
+            return Entry(job=job, place=place, turn=Turn.QUOTA, may_start=False, behind=first, why=why)
         if not self._left.fits(job.demand):
             return self._without_room(job, place, may_start=may_start, behind=behind)
         turn = self._turn(job, against)
@@ -105,6 +108,7 @@ class Planning:
         expected_s = None
         if not self.head:
             self.head = job.id
+            self._shares.take(job)
             expected_s, spare = self._expected(job.demand)
             self._claims.append(Claim(job, spare))
             if (
@@ -117,6 +121,7 @@ class Planning:
 
     def _start(self, job: Pending, *, concurrent: bool) -> None:
         """It starts now, or as soon as those ahead of it are placed; it claims its room until it is placed itself."""
+        self._shares.take(job)
         spare = self._now.spare(job.demand)
         for demand in self._starting:
             self._give(spare, demand, job.demand)

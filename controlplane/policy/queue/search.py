@@ -5,7 +5,7 @@ A greedy set first, then every set that could be cheaper, as long as sets may be
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controlplane.policy.queue.room import Room
@@ -31,10 +31,21 @@ class Offer:
 
 class Search:
     """Over offers of at most `most` jobs; `weighed`: so many sets at most. `room`: what is free without them; it is
-    as before when the search is over."""
+    as before when the search is over. `owed`: of jobs that yield because their project has borrowed, how many devices
+    it has; from a project no more is taken once so many are."""
 
-    def __init__(self, demand: Demand, room: Room, offers: Sequence[Offer], *, weighed: int, most: int) -> None:
+    def __init__(
+        self,
+        demand: Demand,
+        room: Room,
+        offers: Sequence[Offer],
+        *,
+        weighed: int,
+        most: int,
+        owed: Mapping[str, int] | None = None,
+    ) -> None:
         self._demand, self._room, self._left, self._most = demand, room, weighed, most
+        self._owed = owed or {}
         self._offers = sorted(offers, key=lambda offer: offer.key)
         self._best: tuple[int, ...] = ()
         self._bound: tuple[float, int] = (float("inf"), len(offers) + 1)
@@ -58,7 +69,10 @@ class Search:
             offer = self._offers[number]
             if offer.part is None:
                 given = [each for each in kept if self._offers[each].job.id == offer.job.id]
-                kept = [each for each in kept if each not in given]
+                left = [each for each in kept if each not in given]
+                if not self._owes(number, left):
+                    continue
+                kept = left
                 before.append(self._room.give_back(_less(offer.devices, [self._offers[n].devices for n in given])))
             elif not self._suits(number, kept):
                 continue
@@ -107,10 +121,19 @@ class Search:
         """Not the whole of a job beside one of its replicas, nor more replicas than may leave."""
         offer = self._offers[number]
         of_it = [n for n in chosen if self._offers[n].job.id == offer.job.id]
+        if not self._owes(number, chosen):
+            return False
         if not of_it:
             return offer.part is None or offer.job.spares > 0
         alike = all(self._offers[n].part is not None for n in of_it)
         return offer.part is not None and alike and len(of_it) < offer.job.spares
+
+    def _owes(self, number: int, chosen: Sequence[int]) -> bool:
+        """Its job is outranked, or its project owes devices still when the chosen ones have yielded theirs."""
+        job = self._offers[number].job
+        owed = self._owed.get(job.id)
+        its = (self._offers[n] for n in chosen if self._offers[n].job.project == job.project)
+        return owed is None or owed > sum(size for offer in its for _, size in offer.devices)
 
     def _jobs(self, numbers: Sequence[int]) -> int:
         return len({self._offers[number].job.id for number in numbers})
