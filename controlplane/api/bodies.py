@@ -80,11 +80,15 @@ class CommandRank(Body, frozen=True, kw_only=True):
     reason: Reason
 
 
+ProjectName = Annotated[str, Meta(min_length=1, max_length=63)]
+
+
 class NewToken(Body, frozen=True, kw_only=True):
-    """`expires_in_s` None: it does not expire."""
+    """`expires_in_s` None: it does not expire. `project`: good in that project alone; "": wherever the account is."""
 
     name: Annotated[str, Meta(min_length=1, max_length=100)]
     scope: str = "read"
+    project: Annotated[str, Meta(max_length=63)] = ""
     expires_in_s: Annotated[float, Meta(ge=60, le=10 * 365 * 86400)] | None = None
 
 
