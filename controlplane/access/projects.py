@@ -4,6 +4,7 @@ Whether somebody may do it is asked by the API before (`access.rights`): an admi
 and sets quotas, an administrator of a project says who is in it.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ from controlplane.access.project_models import (
     MAX_GPUS,
     MAX_PRIORITY,
     MAX_WEIGHT,
+    NAME_FIX,
+    NAME_PATTERN,
     Membership,
     Project,
     Role,
@@ -59,6 +62,9 @@ def members(row: Project) -> QuerySet[Membership]:
 @transaction.atomic
 def create(name: str, settings: Mapping[str, Any], *, reason: str, actor: str, request_id: str = "") -> Project:
     """A project with these of its `SETTINGS`. Raises Invalid, Conflict where the name is taken."""
+    if not re.match(NAME_PATTERN, name):
+        message = f"{name!r} is no name of a project"
+        raise Invalid(message, errors=[{"pointer": "/name", "message": message, "fix": NAME_FIX}])
     row = Project(name=name, created_by=actor)
     _set(row, settings)
     if Project.objects.count() >= MAX_PROJECTS:
@@ -135,7 +141,7 @@ def check_priority(name: str, priority: int) -> None:
 
 def unknown_project(name: str, pointer: str = "/metadata/project") -> dict[str, str]:
     """The fault of a name that is no project, or none that whoever asks may know of."""
-    fix = "`holdfast project list` names those that you see; an administrator makes one with `holdfast project create`"
+    fix = "`holdfast project ls` names those that you see; an administrator makes one with `holdfast project create`"
     return {"pointer": pointer, "message": f"no project {name!r}", "fix": fix}
 
 
