@@ -39,6 +39,7 @@ from controlplane.recovery import signals, stakes
 from controlplane.recovery.load_devices import NODES_A_QUERY, devices_of
 from controlplane.recovery.models import Signal
 from controlplane.recovery.stakes import recent_of
+from controlplane.recovery.unseen import as_seen_from
 from controlplane.runtime.clock import now_s
 from controlplane.runtime.logs import get
 from controlplane.runtime.pieces import batched
@@ -66,7 +67,8 @@ def place_of(job: Job) -> QueuePlace | None:
     if job.state not in QUEUED_JOB or job.cancel_requested or not (_others_wait(job) or _outranks(job)):
         return None
     queue = waiting()
-    return place_in(schedule(queue, load_fleet(queue), config(), now_s()), job.id)
+    queue, fleet = as_seen_from(job.project, queue, load_fleet(queue))
+    return place_in(schedule(queue, fleet, config(), now_s()), job.id)
 
 
 def config() -> QueueConfig:
@@ -90,7 +92,8 @@ def place_of_new(document: JobSpec) -> QueuePlace | None:
         submitted_s=now_s(),
         demand=first_demand(document.spec),
     )
-    return place_in(schedule([*queue, new], load_fleet([*queue, new]), config(), now_s()), NOBODY)
+    queue, fleet = as_seen_from(document.metadata.project, [*queue, new], load_fleet([*queue, new]))
+    return place_in(schedule(queue, fleet, config(), now_s()), NOBODY)
 
 
 def _others_wait(job: Job) -> bool:

@@ -19,7 +19,10 @@ from controlplane.jobs.models import Job, Rank
 from controlplane.jobs.services import publish_job
 from controlplane.live.hub import Client, Hub
 from controlplane.live.pumps import events_after
+from controlplane.recovery.asked import of_job
 from controlplane.recovery.models import Decision, Incident, Signal
+from controlplane.recovery.reconcile import reconcile_job
+from controlplane.recovery.request_rows import ask_to_yield
 from controlplane.runtime.clock import now
 from controlplane.runtime.events import newest_seq, publish, unit_of_work
 from controlplane.runtime.models import Event
@@ -312,3 +315,29 @@ def test_a_setting_beyond_its_range_changes_nothing_and_says_where(db: None, set
     assert answer.status_code == 422
     assert answer.json()["errors"]
     assert projects.settings_of(projects.project(SECRET)) == before
+
+
+def test_a_job_that_waits_is_not_told_for_which_private_job(db: None) -> None:
+    found = world()
+    root = account("root", fleet="admin")
+    assert caller_of(root).post("/jobs", spec("zebra-second", SECRET, priority=900)).status_code == 201
+    zoe = caller_of(account("sub", fleet="submit"))
+    assert zoe.post("/jobs", spec("mine", "default", priority=600)).status_code == 201
+    mine = Job.objects.get(name="mine")
+    reconcile_job(mine.id)
+    texts = [zoe.get(f"/jobs/mine{part}").content.decode() for part in ("", "/queue", "/decisions", "/events")]
+    dry = zoe.post("/jobs?dry_run=true", spec("another", "default", priority=100)).content.decode()
+    for text in (*texts, dry):
+        assert "zebra" not in text and found.job.id not in text
+    assert "a private job" in texts[1] and "a private job (priority 900)" in texts[2]
+    queue = zoe.get("/jobs/mine/queue").json()
+    assert {each["id"] for each in queue["ahead"]} == {"unseen"} == {queue["behind"]}
+    asked = ask_to_yield_to(found.job, mine)
+    assert "a private job" in asked and "zebra" not in asked
+
+
+def ask_to_yield_to(urgent: Job, victim: Job) -> str:
+    """What the victim is told when it is asked to make room for the other."""
+    with unit_of_work():
+        ask_to_yield(victim.id, urgent, attempt=1, lost_gpu_s=1.0, why="priority 900")
+    return json.dumps([fact.urgent for fact in of_job(victim)]) + str(Event.objects.order_by("-seq")[0].sentence)
