@@ -40,6 +40,7 @@ from controlplane.recovery.load_projects import any_quota, shares_of
 from controlplane.recovery.load_devices import NODES_A_QUERY, devices_of
 from controlplane.recovery.models import Signal
 from controlplane.recovery.stakes import recent_of
+from controlplane.recovery.unseen import as_seen_from
 from controlplane.runtime.clock import now_s
 from controlplane.runtime.logs import get
 from controlplane.runtime.pieces import batched
@@ -75,7 +76,8 @@ def place_of(job: Job, *, yielded: int = 0) -> QueuePlace | None:
     if not (_others_wait(job) or _outranks(job) or any_quota()):
         return None
     queue = waiting()
-    return place_in(schedule(queue, load_fleet(queue), config(), now_s()), job.id)
+    queue, fleet = as_seen_from(job.project, queue, load_fleet(queue))
+    return place_in(schedule(queue, fleet, config(), now_s()), job.id)
 
 
 def config() -> QueueConfig:
@@ -101,7 +103,8 @@ def place_of_new(document: JobSpec) -> QueuePlace | None:
         project=document.metadata.project,
         preemptible=document.spec.scheduling.preemptible,
     )
-    return place_in(schedule([*queue, new], load_fleet([*queue, new]), config(), now_s()), NOBODY)
+    queue, fleet = as_seen_from(document.metadata.project, [*queue, new], load_fleet([*queue, new]))
+    return place_in(schedule(queue, fleet, config(), now_s()), NOBODY)
 
 
 def _grower(job: Job, kept: _Kept) -> Pending:

@@ -14,6 +14,7 @@ from controlplane.protocol.plain import without_secrets
 from controlplane.protocol.states import RequestKind, RequestState
 from controlplane.recovery import asked
 from controlplane.recovery.models import Decision, Request
+from controlplane.recovery.unseen import name_for
 from controlplane.runtime import events, guard
 from controlplane.runtime.clock import now
 from controlplane.runtime.ids import new_id
@@ -72,7 +73,9 @@ def _words(row: Request) -> str:
         case RequestKind.PREEMPT if row.gives and row.urgent is not None:
             return f"give {number_of(len(row.gives), 'replica')} to {row.urgent.name}"
         case RequestKind.PREEMPT:
-            return f"yield its devices to {row.urgent.name}" if row.urgent is not None else "yield its devices and wait"
+            if row.urgent is None:
+                return "yield its devices and wait"
+            return f"yield its devices to {name_for(row.job, row.urgent)}"
         case RequestKind.RESUME:
             return "continue"
     return "save a checkpoint"
