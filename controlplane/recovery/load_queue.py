@@ -36,8 +36,8 @@ from controlplane.policy.snapshot import DeviceFact
 from controlplane.protocol.spec import JobSpec, TrainSpec
 from controlplane.protocol.states import QUEUED_JOB, AttemptState, JobState
 from controlplane.recovery import signals, stakes
-from controlplane.recovery.load_projects import any_quota, shares_of
 from controlplane.recovery.load_devices import NODES_A_QUERY, devices_of
+from controlplane.recovery.load_projects import any_quota, shares_of
 from controlplane.recovery.models import Signal
 from controlplane.recovery.stakes import recent_of
 from controlplane.recovery.unseen import as_seen_from
@@ -70,7 +70,8 @@ def place_of(job: Job, *, yielded: int = 0) -> QueuePlace | None:
     """Where the job stands; None: it is not in the queue, or alone there and outranks nobody. `yielded`: so many of its
     replicas do not run for now; where it trains that is where one more would stand."""
     if job.state == JobState.RUNNING and yielded and (kept := _specs([job.id]).get(job.id)) is not None:
-        return place_in(growth(waiting(), load_fleet(), config(), now_s(), _grower(job, kept)), job.id)
+        queue, fleet = as_seen_from(job.project, waiting(), load_fleet())
+        return place_in(growth(queue, fleet, config(), now_s(), _grower(job, kept)), job.id)
     if job.state not in QUEUED_JOB or job.cancel_requested:
         return None
     if not (_others_wait(job) or _outranks(job) or any_quota()):

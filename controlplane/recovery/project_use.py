@@ -33,7 +33,7 @@ def use_of_projects() -> Mapping[str, Use]:
     holders = load_queue.load_fleet().holders
     projects = projects_of({job.id for job in [*queue, *holders]})
     for holder in holders:
-        found[projects[holder.id]].in_use_gpus += sum(number for _, number in holder.devices)
+        found[projects[holder.id]].in_use_gpus += sum(number for _, number in (*holder.devices, *holder.gives))
     for job in queue:
         use = found[projects[job.id]]
         use.waiting_gpus += job.demand.devices + job.demand.spares

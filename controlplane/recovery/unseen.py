@@ -11,13 +11,14 @@ import msgspec
 from controlplane.access.project_models import Project, Visibility
 from controlplane.jobs.models import Job
 from controlplane.jobs.seen import projects_of
-from controlplane.policy.queue.rows import Pending, QueueFleet
+from controlplane.policy.queue.rows import Pending, QueueFleet, Share
 
 PRIVATE = "a private job"
+PRIVATE_PROJECT = "a private project"
 
 
 def as_seen_from(project: str, queue: Iterable[Pending], fleet: QueueFleet) -> tuple[list[Pending], QueueFleet]:
-    """The same queue and fleet; jobs of other private projects are all called `PRIVATE`."""
+    """The same queue and fleet; jobs of other private projects are all called `PRIVATE`, these `PRIVATE_PROJECT`."""
     waiting, private = list(queue), _private_beside(project)
     if not private:
         return waiting, fleet
@@ -27,8 +28,12 @@ def as_seen_from(project: str, queue: Iterable[Pending], fleet: QueueFleet) -> t
     holders = tuple(replace(job, name=PRIVATE) if job.id in hidden else job for job in fleet.holders)
     return (
         [replace(job, name=PRIVATE) if job.id in hidden else job for job in waiting],
-        replace(fleet, holders=holders),
+        replace(fleet, holders=holders, projects=tuple(_shown(share, private) for share in fleet.projects)),
     )
+
+
+def _shown(share: Share, private: Collection[str]) -> Share:
+    return msgspec.structs.replace(share, shown=PRIVATE_PROJECT) if share.name in private else share
 
 
 def name_for(reader: Job | None, other: Job) -> str:

@@ -33,8 +33,10 @@ def victims(head: Pending, room: Room, fleet: QueueFleet, config: QueueConfig, n
     whole = [whole_of(holder, fleet.reserved) for holder in able]
     for offers in (parts, parts + whole) if parts else (whole,):
         useful = [offer for offer in offers if free.gains(head.demand, offer.devices)]
-        owed = {holder.id: shares.over(holder.project) for holder in able if not outranked(holder, head, shares)}
-        chosen = Search(head.demand, free, useful, weighed=config.weighed, most=allowed, owed=owed).best()
+        back = [holder for holder in able if not outranked(holder, head, shares)]
+        owed = {each.id: (shares.over(each.project), shares.called(each.project)) for each in back}
+        owes = {job_id: number for job_id, (number, _) in owed.items()}
+        chosen = Search(head.demand, free, useful, weighed=config.weighed, most=allowed, owed=owes).best()
         if chosen:
             return tuple(_victim(list(its), owed) for _, its in groupby(chosen, key=lambda offer: offer.job.id))
     return ()
@@ -112,8 +114,8 @@ def _number(devices: Devices) -> int:
     return sum(number for _, number in devices)
 
 
-def _victim(offers: Sequence[Offer], owed: Mapping[str, int]) -> Victim:
-    """All that one job is asked for. `owed`: by job what its project has borrowed, where that is why."""
+def _victim(offers: Sequence[Offer], owed: Mapping[str, tuple[int, str]]) -> Victim:
+    """All that one job is asked for. `owed`: by job what its project has borrowed, and its name, where that is why."""
     holder, parts = offers[0].job, [offer.part for offer in offers if offer.part is not None]
     stake = holder.stake
     assert stake is not None, "asked of jobs that may yield"
@@ -129,5 +131,5 @@ def _victim(offers: Sequence[Offer], owed: Mapping[str, int]) -> Victim:
         lost_gpu_s=sum(offer.price for offer in offers),
         gives=tuple((part.index, part.incarnation) for part in parts),
         trains=len(holder.parts),
-        borrows=holder.project if holder.id in owed else "",
+        borrows=owed[holder.id][1] if holder.id in owed else "",
     )

@@ -44,7 +44,8 @@ class Pending(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A project: `quota` devices are its own (None: it has no limit), `used` by its jobs, their spares as they ask for
     them. It takes at most `borrow` more of what others lend, and lends at most `lend` of what it does not use (None: no
-    such limit). Of equal priority, who has borrowed less for its `weight` is first."""
+    such limit). Of equal priority, who has borrowed less for its `weight` is first. `shown`: what it is called in
+    sentences ("": by its name)."""
 
     name: str
     quota: int | None = None
@@ -52,6 +53,7 @@ class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     lend: int | None = None
     weight: int = 1
     used: int = 0
+    shown: str = ""
 
 
 class Stake(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -82,9 +84,10 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A job of `project` that has devices: so many on each node. `ends_s`: server time at which it is expected to end; None: not
-    known. `leaves`: it has ended, or is about to be placed again, and its last processes are on their way out; or it is
-    asked to yield its devices, to the job `yields_to` ("": a person asks). `stake`: None where it may not be asked.
+    """A job of `project` that has devices: so many on each node. `ends_s`: server time at which it is expected to end;
+    None: not known. `leaves`: it has ended, or is about to be placed again, and its last processes are on their way
+    out; or it is asked to yield its devices, to the job `yields_to` ("": a person asks). `stake`: None where it may not
+    be asked.
     `parts`: its replicas, of which `spares` may leave while the others train on. `gives`: devices, not in `devices`, of
     replicas that leave now."""
 

@@ -76,6 +76,11 @@ class Shares:
         share = self._limited.get(project)
         return max(0, share.used - _quota(share)) if share is not None else 0
 
+    def called(self, project: str) -> str:
+        """As whoever reads the plan may know it."""
+        share = self._limited.get(project)
+        return (share.shown if share is not None else "") or project
+
     def _borrows(self, share: Share) -> int:
         """So many devices beyond its own it may have in all: of what others lend and neither use, wait for, nor have
         lent already; at most its limit."""
@@ -94,14 +99,16 @@ class Shares:
         """The quota, who has what is lent, and what would free it. Completes a sentence."""
         used, need = self._used[share.name], job.demand.counted
         has = f"{_of(share)} has {number_of(_quota(share), 'device')} of its own, {used} are in use or planned for"
+        limit = f"{has}, it may borrow at most {share.borrow}"
         if not job.preemptible and used + need > _quota(share):
             return f"{has}, it needs {need}, and a job that is not preemptible borrows none"
         if share.borrow is not None and max(need - _quota(share), 0) > share.borrow:
-            return f"{has}, and it may borrow at most {share.borrow}: with this quota the job, which needs {need}, never fits"
+            return f"{limit}: with this quota the job, which needs {need}, never fits"
         if share.borrow is not None and over > share.borrow:
-            return f"{has}, it may borrow at most {share.borrow}, and the job needs {need}: it waits for jobs of its project"
+            return f"{limit}, and the job needs {need}: it waits for jobs of its project to end"
         lends = self._borrows(share)
-        borrowers = sorted(n for n, each in self._limited.items() if n != share.name and each.used > _quota(each))
+        others = (each for each in self._limited.values() if each.name != share.name)
+        borrowers = sorted({each.shown or each.name for each in others if each.used > _quota(each)})
         named = f" (borrowed by {', '.join(borrowers[:NAMED])})" if borrowers else ""
         return (
             f"{has}, and others lend it {lends} more{named}: the job needs {need}, and waits until jobs of its project"
@@ -110,8 +117,8 @@ class Shares:
 
 
 def in_turn(queue: Iterable[Pending], projects: Iterable[Share] = ()) -> tuple[Pending, ...]:
-    """The queue, first in line first: the higher priority; then whose project has borrowed least for its weight, counting
-    what those ahead take; then who has waited longer; then by id."""
+    """The queue, first in line first: the higher priority; then whose project has borrowed least for its weight,
+    counting what those ahead take; then who has waited longer; then by id."""
     limited = {share.name: share for share in projects if share.quota is not None}
     used = {name: share.used for name, share in limited.items()}
     lines: dict[int, dict[str, list[Pending]]] = defaultdict(lambda: defaultdict(list))

@@ -33,7 +33,7 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
 def _ask(snapshot: JobSnapshot, place: QueuePlace) -> Decision:
     victims, priority = place.victims, snapshot.job.spec.scheduling.priority
     lost_gpu_s = sum(victim.lost_gpu_s for victim in victims)
-    why = f"priority {priority}; it was chosen because it loses the least"
+    chosen = "it was chosen because it loses the least"
     gives = [victim for victim in victims if victim.gives]
     what = (
         "save and yield" if not gives else "give replicas" if len(gives) == len(victims) else "yield, or give replicas,"
@@ -50,7 +50,7 @@ def _ask(snapshot: JobSnapshot, place: QueuePlace) -> Decision:
                 victim=victim.id,
                 attempt=victim.attempt,
                 lost_gpu_s=victim.lost_gpu_s,
-                why=f"{why}: {loses(victim)}",
+                why=f"{_because(victim, priority)}; {chosen}: {loses(victim)}",
                 gives=victim.gives,
             )
             for victim in victims
@@ -72,8 +72,14 @@ def named(victims: tuple[Victim, ...]) -> str:
     return ", ".join(names) + (f" and {number_of(more, 'other job')}" if more else "")
 
 
+def _because(victim: Victim, priority: int) -> str:
+    """Why it yields to a job of this priority."""
+    return f"{victim.borrows} uses more than its quota" if victim.borrows else f"priority {priority}"
+
+
 def _part(victim: Victim) -> str:
-    return f", {len(victim.gives)} of {number_of(victim.trains, 'replica')}" if victim.gives else ""
+    part = f", {len(victim.gives)} of {number_of(victim.trains, 'replica')}" if victim.gives else ""
+    return part + (f", of {victim.borrows}, which uses more than its quota" if victim.borrows else "")
 
 
 def loses(victim: Victim) -> str:

@@ -113,7 +113,7 @@ def test_of_equal_priority_who_has_borrowed_least_for_its_weight_is_first() -> N
     queue = [of("blue", "b", submitted_s=1.0), of("red", "r", submitted_s=2.0), of("own", "o", submitted_s=3.0)]
     assert [job.id for job in in_turn(queue, projects)] == ["o", "r", "b"]
     urgent = [*queue, of("blue", "u", submitted_s=9.0, priority=900)]
-    assert [job.id for job in in_turn(urgent, projects)][0] == "u", "priority comes first"
+    assert in_turn(urgent, projects)[0].id == "u", "priority comes first"
 
 
 def test_jobs_of_two_projects_take_turns_as_their_share_grows() -> None:
