@@ -4,7 +4,8 @@ Django empties every table after each such test, and then asks every application
 permissions anew. Most tests write into a dozen tables. So here only those are emptied, all of them in one
 transaction (foreign keys are looked at when it is committed), and what Django would make anew stays as it is.
 Numbers go on where they stood, as with Django. Where a test wrote much, Django's own way is quicker and leaves
-the database no dead rows and no statistics: then it is taken.
+the database no dead rows and no statistics: then it is taken. The project "default" is there again, as migrations
+made it.
 """
 
 from collections.abc import Callable
@@ -42,7 +43,15 @@ def empty(case: TransactionTestCase) -> None:
         found = filled(alias)
         if any(found.values()):
             flush_everything(case)
+            _default_project()
             return
         with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
             for name in found:
                 cursor.execute(f"DELETE FROM {connections[alias].ops.quote_name(name)}")
+            _default_project()
+
+
+def _default_project() -> None:
+    from controlplane.access.project_models import DEFAULT, Project, Visibility
+
+    Project.objects.create(name=DEFAULT, visibility=Visibility.OPEN)

@@ -16,7 +16,8 @@ class Scope(models.TextChoices):
 
 
 class ApiToken(models.Model):
-    """`holdfast_<scope>_<random>`; used by CLI and SDK."""
+    """`holdfast_<scope>_<random>`; used by CLI and SDK. `project`: good in that project alone; "": wherever its
+    account is."""
 
     id = models.CharField(primary_key=True, max_length=32)
     name = models.CharField(max_length=100)
@@ -24,6 +25,7 @@ class ApiToken(models.Model):
     # The token that made this one; None: a signed-in person or the console did.
     parent = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="children")
     scope = models.CharField(max_length=16, choices=Scope.choices)
+    project = models.CharField(max_length=63, blank=True, default="", db_default="")
     sha256 = models.CharField(max_length=64, unique=True)
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField(null=True)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AbstractBaseUser, Group
@@ -11,6 +10,9 @@ from django.db import transaction
 from controlplane.access import lineage, tokens
 from controlplane.access.audit import audit
 from controlplane.access.models import ApiToken, OneTimePassword, Scope
+from controlplane.access.projects import unknown_project
+from controlplane.access.rights import rights_of
+from controlplane.access.scopes import allows, scope_of
 from controlplane.runtime.clock import after, now
 from controlplane.runtime.errors import Conflict, Denied, Invalid
 from controlplane.runtime.ids import new_id
@@ -18,7 +20,6 @@ from controlplane.runtime.ids import new_id
 ONE_TIME_TTL_S = 3600.0
 USED_EVERY_S = 60.0
 MAX_LIVE_TOKENS = 1000
-SCOPES = (Scope.READ, Scope.SUBMIT, Scope.OPERATE, Scope.ADMIN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,18 +37,27 @@ def create_api_token(
     scope: str = Scope.READ,
     ttl_s: float | None = None,
     parent_id: str | None = None,
+    project: str = "",
     actor: str = "console",
 ) -> Shown:
-    """`holdfast_<scope>_<secret>`. `ttl_s` None: as long as its maker `parent_id` lasts, without
-    one for ever. Raises Denied for a scope beyond the owner's or the maker's and for a maker
-    that is no longer live, Invalid for a time beyond the maker's."""
-    if not allows(scope_of(user), scope):
-        raise Denied(f"the account has {scope_of(user)}, so a token of it cannot have {scope}")
+    """`holdfast_<scope>_<secret>`, good in `project` alone, "" wherever its account is. `ttl_s` None: as long as its
+    maker `parent_id` lasts, without one for ever. Raises Denied for a scope beyond the owner's or the maker's, for a
+    maker that is no longer live and for a project beside the maker's, Invalid for a time beyond the maker's and for a
+    project that the account does not see."""
+    rights = rights_of(user)
+    if rights is None:
+        raise Denied("the account is not active")
+    if project and not rights.sees(project):
+        raise Invalid(f"no project {project!r}", errors=[unknown_project(project, "/project")])
+    most = rights.within(project) if project else rights.most
+    if not allows(most, scope):
+        where = f" in the project {project}" if project else ""
+        raise Denied(f"the account has {most}{where}, so a token of it cannot have {scope}")
     secret, moment = tokens.new_secret(f"holdfast_{scope}_"), now()
     expires_at = None if ttl_s is None else after(ttl_s)
     with transaction.atomic():
         if parent_id is not None:
-            expires_at = _bounded(parent_id, scope, expires_at)
+            project, expires_at = _bounded(parent_id, scope, project, expires_at)
         live = ApiToken.objects.filter(user=user, revoked_at=None).exclude(expires_at__lte=moment)
         if live.count() >= MAX_LIVE_TOKENS:
             raise Conflict(f"the account has {MAX_LIVE_TOKENS} live tokens; revoke some first")
@@ -57,27 +67,35 @@ def create_api_token(
             user=user,
             parent_id=parent_id,
             scope=scope,
+            project=project,
             sha256=tokens.digest(secret),
             expires_at=expires_at,
         )
-        audit(actor, "api_token.create", row.id, data={"name": name, "scope": scope, "parent": parent_id})
+        audit(
+            actor,
+            "api_token.create",
+            row.id,
+            data={"name": name, "scope": scope, "project": project, "parent": parent_id},
+        )
     return Shown(id=row.id, secret=secret)
 
 
-def _bounded(parent_id: str, scope: str, asked: datetime | None) -> datetime | None:
-    """When a child of this live token ends at the latest. The row stays locked, so that a
-    revocation finds the child."""
+def _bounded(parent_id: str, scope: str, project: str, asked: datetime | None) -> tuple[str, datetime | None]:
+    """To which project a child of this live token is bound, and when it ends at the latest. The row stays locked, so
+    that a revocation finds the child."""
     parent = ApiToken.objects.select_for_update().filter(pk=parent_id, revoked_at=None).first()
     if parent is None or (parent.expires_at is not None and parent.expires_at <= now()):
         raise Denied("the token that asks has ended meanwhile")
     if not allows(parent.scope, scope):
         raise Denied(f"a token with {parent.scope} cannot make one with {scope}")
+    if parent.project and project not in ("", parent.project):
+        raise Denied(f"a token of the project {parent.project} makes tokens of that project alone")
     if parent.expires_at is not None and asked is not None and asked > parent.expires_at:
         left_s = int((parent.expires_at - now()).total_seconds())
         message = f"the token that asks ends in {left_s} s, and what it makes may not outlive it"
         fix = f"ask for at most {left_s}, leave it out to end with it, or sign in"
         raise Invalid(message, errors=[{"pointer": "/expires_in_s", "message": message, "fix": fix}])
-    return parent.expires_at if asked is None else asked
+    return project or parent.project, parent.expires_at if asked is None else asked
 
 
 def find_api_token(secret: str) -> ApiToken | None:
@@ -164,30 +182,3 @@ def create_user(username: str, *, scope: str | None = None, actor: str = "consol
         user.save()
     audit(actor, "user.make", username, before={"scope": had}, after={"scope": scope_of(user)})
     return create_one_time_password(user, actor=actor)
-
-
-def scope_of(user: Any) -> str | None:
-    """Widest scope of a logged-in person: superuser admin, staff operate, else by group
-    name, else read; None for nobody."""
-    if not getattr(user, "is_authenticated", False):
-        return None
-    if user.is_superuser:
-        return Scope.ADMIN
-    if user.is_staff:
-        return Scope.OPERATE
-    groups = {group.name for group in user.groups.all()}
-    return next((scope for scope in reversed(SCOPES) if scope.value in groups), Scope.READ)
-
-
-def effective_scope(token: ApiToken) -> Scope | None:
-    """What the token may do now: no more than it was made for, and no more than its owner may."""
-    owner = scope_of(token.user) if token.user.is_active else None
-    if owner is None:
-        return None
-    return Scope(token.scope if allows(owner, token.scope) else owner)
-
-
-def allows(scope: str | None, needed: str) -> bool:
-    """Each scope includes the ones before it."""
-    order = [str(s) for s in SCOPES]
-    return scope is not None and order.index(str(scope)) >= order.index(str(needed))

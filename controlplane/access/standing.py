@@ -8,13 +8,13 @@ Redis is away. Called by `access.watch`; never writes.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 
-from controlplane.access.models import ApiToken, Scope
-from controlplane.access.services import effective_scope, scope_of
+from controlplane.access.models import ApiToken
+from controlplane.access.rights import Rights, rights_of_all
 from controlplane.access.sessions import password_unchanged, signed_in_as
 from controlplane.runtime.clock import now
 
@@ -28,30 +28,25 @@ class Standing:
     user_id: int
 
 
-def scopes_now(standings: Iterable[Standing]) -> dict[Standing, Scope]:
-    """What each may still do; one that may do nothing any more is left out. Four queries,
+def rights_now(standings: Iterable[Standing]) -> dict[Standing, Rights]:
+    """What each may still do; one that may do nothing any more is left out. Six queries,
     however many are asked for."""
     asked = set(standings)
     users = User.objects.filter(pk__in={one.user_id for one in asked}, is_active=True).prefetch_related("groups")
     active = {user.pk: user for user in users}
     tokens = _live_tokens({one.key for one in asked if one.kind == "token"})
     sessions = _live_sessions({one.key for one in asked if one.kind == "session"})
-    found: dict[Standing, Scope] = {}
+    standing: list[tuple[Standing, Any, ApiToken | None]] = []
     for one in asked:
         user = active.get(one.user_id)
         if user is None:
             continue
         if one.kind == "token" and one.key in tokens:
-            token = tokens[one.key]
-            token.user = user
-            scope = effective_scope(token)
+            standing.append((one, user, tokens[one.key]))
         elif one.kind == "session" and one.key in sessions and _same_person(sessions[one.key], user):
-            scope = Scope(scope_of(user) or Scope.READ)
-        else:
-            continue
-        if scope is not None:
-            found[one] = scope
-    return found
+            standing.append((one, user, None))
+    rights = rights_of_all([(user, token) for _, user, token in standing])
+    return {one: found for (one, *_), found in zip(standing, rights, strict=True) if found is not None}
 
 
 def _live_tokens(ids: set[str]) -> dict[str, ApiToken]:

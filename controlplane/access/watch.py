@@ -15,8 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from django.db import DatabaseError, close_old_connections
 
 from controlplane.access.models import Scope
-from controlplane.access.services import allows
-from controlplane.access.standing import Standing, scopes_now
+from controlplane.access.rights import Rights
+from controlplane.access.scopes import allows
+from controlplane.access.standing import Standing, rights_now
 from controlplane.runtime.logs import get
 
 TICK_S = 0.25
@@ -27,19 +28,21 @@ UNSEEN_S = 4.0
 SIGNED_OUT = "signed out"
 UNCONFIRMED = "unconfirmed"
 
-_Found = tuple[float, dict[Standing, Scope]]
+_Found = tuple[float, dict[Standing, Rights]]
 
 _log = get(__name__)
 
 
 class Watched:
-    """One open stream. `reason` is what its reader is told once `ended` is set."""
+    """One open stream. `reason` is what its reader is told once `ended` is set. `rights`: its reader's, as last looked
+    up (None: not yet); what it tells follows them."""
 
     def __init__(self, standing: Standing, needed: Scope) -> None:
         self.standing = standing
         self.needed = needed
         self.ended = asyncio.Event()
         self.reason = ""
+        self.rights: Rights | None = None
         self.seen_s = time.monotonic()
 
     def end(self, reason: str) -> None:
@@ -87,12 +90,13 @@ class Watch:
     def _apply(self, found: _Found | None) -> None:
         if found is None:
             return
-        began_s, scopes = found
+        began_s, rights = found
         for watched in self.streams:
             if watched.seen_s > began_s:
                 continue
-            if allows(scopes.get(watched.standing), watched.needed):
-                watched.seen_s = began_s
+            held = rights.get(watched.standing)
+            if held is not None and allows(held.fleet, watched.needed):
+                watched.seen_s, watched.rights = began_s, held
             else:
                 watched.end(SIGNED_OUT)
 
@@ -108,7 +112,7 @@ def _look(standings: list[Standing]) -> _Found | None:
     began_s = time.monotonic()
     close_old_connections()
     try:
-        return began_s, scopes_now(standings)
+        return began_s, rights_now(standings)
     except DatabaseError as error:
         _log.warning("open streams could not be confirmed", error=str(error))
         return None

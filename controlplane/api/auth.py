@@ -1,8 +1,10 @@
 """Who is asking, and what he may do. The one place of authorisation under the API.
 
 Two doors: an API token (`Authorization: Bearer holdfast_...`), or the page's session
-with CSRF for writes. Both end in a `Principal` with one scope; scopes include each
-other in the order read, submit, operate, admin.
+with CSRF for writes. Both end in a `Principal` with one scope in the fleet; scopes include each
+other in the order read, submit, operate, admin. What belongs to a project is judged by the
+rights in it, once it is known which (`api.reach`): its operations ask here only (`in_project`)
+that the scope is held anywhere.
 """
 
 from dataclasses import dataclass
@@ -12,8 +14,10 @@ from django.http import HttpRequest
 from ninja.security.base import AuthBase
 from ninja.utils import check_csrf
 
-from controlplane.access.models import Scope
-from controlplane.access.services import SCOPES, allows, effective_scope, find_api_token, scope_of, token_name
+from controlplane.access.models import ApiToken, Scope
+from controlplane.access.rights import Rights, rights_of
+from controlplane.access.scopes import SCOPES, allows, effective_scope, scope_of
+from controlplane.access.services import find_api_token, token_name
 from controlplane.access.sessions import stored_key
 from controlplane.access.standing import Standing
 from controlplane.api.problems import Kind, Problem
@@ -23,13 +27,14 @@ from controlplane.api.throttle import allow
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
     """`name` identifies who acted in audit and idempotency: `user:ada` or `token:tok_...`.
-    `scope` is what he may do now; `standing` lets an open stream ask again."""
+    `scope` is what he may do now in the fleet; `standing` lets an open stream ask again."""
 
     user: AbstractBaseUser
     username: str
     scope: Scope
     name: str
     standing: Standing
+    token: ApiToken | None = None
 
     @property
     def token_id(self) -> str | None:
@@ -42,13 +47,21 @@ class Principal:
         return [scope.value for scope in SCOPES if allows(self.scope, scope)]
 
     def may(self, needed: Scope) -> bool:
-        """True if `needed` is held."""
+        """True if `needed` is held in the fleet."""
         return allows(self.scope, needed)
 
+    def rights(self) -> Rights:
+        """In the fleet and in each project, as the rows have it now; `api.reach` asks once for a request."""
+        found = rights_of(self.user, self.token)
+        if found is None:
+            raise Problem(Kind.BAD_CREDENTIALS, "The account was deactivated meanwhile.")
+        return found
 
-def _checked(request: HttpRequest, principal: Principal, needed: Scope) -> Principal:
+
+def _checked(request: HttpRequest, principal: Principal, needed: Scope, *, in_project: bool) -> Principal:
     note_actor(request, principal.name)
-    if not principal.may(needed):
+    held = principal.may(needed) or (in_project and allows(principal.rights().most, needed))
+    if not held:
         raise Problem(Kind.FORBIDDEN, f"This needs the scope {needed.value}; you have {principal.scope.value}.")
     # All tokens that an account ever makes share one rate. Its sessions have theirs, so that nobody who has a
     # token of hers keeps her from the page on which it is revoked.
@@ -70,8 +83,9 @@ class TokenAuth(AuthBase):
     openapi_scheme = "bearer"
     openapi_name = "token"
 
-    def __init__(self, needed: Scope) -> None:
+    def __init__(self, needed: Scope, *, in_project: bool = False) -> None:
         self.needed = needed
+        self.in_project = in_project
         super().__init__()
 
     def __call__(self, request: HttpRequest) -> Principal | None:
@@ -93,8 +107,9 @@ class TokenAuth(AuthBase):
             scope=scope,
             name=f"token:{token.id}",
             standing=Standing(kind="token", key=token.id, user_id=token.user_id),
+            token=token,
         )
-        return _checked(request, principal, self.needed)
+        return _checked(request, principal, self.needed, in_project=self.in_project)
 
 
 class SessionAuth(AuthBase):
@@ -105,8 +120,9 @@ class SessionAuth(AuthBase):
     openapi_name = "session"
     param_name = "sessionid"
 
-    def __init__(self, needed: Scope) -> None:
+    def __init__(self, needed: Scope, *, in_project: bool = False) -> None:
         self.needed = needed
+        self.in_project = in_project
         super().__init__()
 
     def __call__(self, request: HttpRequest) -> Principal | None:
@@ -117,7 +133,7 @@ class SessionAuth(AuthBase):
         note_actor(request, f"user:{user.get_username()}")
         if check_csrf(request) is not None:
             raise Problem(Kind.CSRF, "Send the cookie `csrftoken` again in the header X-CSRFToken.")
-        return _checked(request, signed_in(request, user), self.needed)
+        return _checked(request, signed_in(request, user), self.needed, in_project=self.in_project)
 
 
 def signed_in(request: HttpRequest, user: User) -> Principal:
@@ -134,8 +150,13 @@ def signed_in(request: HttpRequest, user: User) -> Principal:
 
 
 def needs(scope: Scope) -> list[AuthBase]:
-    """Ninja's `auth=` for an operation: token first, then session."""
+    """Ninja's `auth=` for an operation on the fleet: token first, then session."""
     return [TokenAuth(scope), SessionAuth(scope)]
+
+
+def needs_in_project(scope: Scope) -> list[AuthBase]:
+    """`needs` for an operation on what belongs to a project, which the operation then judges by `api.reach`."""
+    return [TokenAuth(scope, in_project=True), SessionAuth(scope, in_project=True)]
 
 
 def who_asks(request: HttpRequest, scope: Scope) -> Principal:

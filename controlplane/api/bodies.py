@@ -1,11 +1,11 @@
 """Request bodies: JSON into a type of this file, or a 422 that points at the fault."""
 
 import re
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from django.http import HttpRequest, HttpResponse
-from msgspec import Meta, inspect
+from msgspec import UNSET, Meta, UnsetType, inspect
 
 from controlplane.api.problems import Kind, Problem
 from controlplane.protocol import rank_commands
@@ -81,11 +81,55 @@ class CommandRank(Body, frozen=True, kw_only=True):
 
 
 class NewToken(Body, frozen=True, kw_only=True):
-    """`expires_in_s` None: it does not expire."""
+    """`expires_in_s` None: it does not expire. `project`: good in that project alone; "": wherever the account is."""
 
     name: Annotated[str, Meta(min_length=1, max_length=100)]
     scope: str = "read"
+    project: Annotated[str, Meta(max_length=63)] = ""
     expires_in_s: Annotated[float, Meta(ge=60, le=10 * 365 * 86400)] | None = None
+
+
+Gpus = Annotated[int, Meta(ge=0, le=1_000_000)]
+
+
+class ProjectSettings(Body, frozen=True, kw_only=True):
+    """What is left out stays as it is; of a new project it is the default."""
+
+    description: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
+    quota_gpus: Gpus | UnsetType | None = UNSET
+    borrow_limit_gpus: Gpus | UnsetType | None = UNSET
+    lend_limit_gpus: Gpus | UnsetType | None = UNSET
+    weight: Annotated[int, Meta(ge=1, le=1000)] | UnsetType = UNSET
+    max_priority: Annotated[int, Meta(ge=0, le=1000)] | UnsetType = UNSET
+    visibility: Literal["private", "visible", "open"] | UnsetType = UNSET
+
+
+class NewProject(ProjectSettings, frozen=True, kw_only=True):
+    """`name`: 1 to 63 of a-z, 0-9 and '-', starting with a letter and not ending with '-'."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=63)]
+    reason: Reason
+
+
+class SetProject(ProjectSettings, frozen=True, kw_only=True):
+    """Which of its settings get another value, and why."""
+
+    reason: Reason
+
+
+class SetMember(Body, frozen=True, kw_only=True):
+    """Which account, what it is in the project, and why."""
+
+    account: Name
+    role: Literal["viewer", "submitter", "operator", "admin"]
+    reason: Reason
+
+
+class RemoveMember(Body, frozen=True, kw_only=True):
+    """Which account, and why."""
+
+    account: Name
+    reason: Reason
 
 
 class NewJoinToken(Body, frozen=True, kw_only=True):

@@ -13,10 +13,12 @@ from ninja import Schema
 from pydantic import Field
 
 from controlplane.access.models import Scope
+from controlplane.access.rights import Rights
 from controlplane.access.standing import Standing
 from controlplane.access.watch import watch
 from controlplane.api.pages import MAX_LIMIT, listing
 from controlplane.api.problems import Kind, Problem
+from controlplane.jobs.seen import events_seen, hidden_jobs, seen
 from controlplane.runtime.clock import iso
 from controlplane.runtime.events import kept_from, newest_seq, told
 from controlplane.runtime.models import Event
@@ -25,6 +27,7 @@ Seq = Annotated[int, Field(ge=0, le=2**53, description="Sequence number of an ev
 POLL_S = 0.5
 HEARTBEAT_S = 15.0
 BATCH = 200
+NO_JOB = "-"
 RETRY_MS = 1000
 
 
@@ -57,18 +60,24 @@ def event_view(row: Event) -> dict[str, Any]:
     }
 
 
-def event_page(query: EventQuery, *, job_id: str = "", node_id: str = "") -> dict[str, Any]:
-    """Oldest first after `after_seq`; `next` is null: the last seq is the cursor. Raises Problem
-    (410) where events after it are no longer all kept."""
+def event_page(query: EventQuery, rights: Rights, *, job_id: str = "", node_id: str = "") -> dict[str, Any]:
+    """Oldest first after `after_seq`, of what these rights see; `next` is null: the last seq is the cursor. Raises
+    Problem (410) where events after it are no longer all kept."""
+    job_id = told_id(rights, job_id)
     must_be_kept(query.after_seq, job_id)
     seq = newest_seq()
-    rows = _after(query.after_seq, job_id, node_id)
+    rows = events_seen(rights, _after(query.after_seq, job_id, node_id))
     if query.before_seq is not None:
         rows = rows.filter(seq__lt=query.before_seq)
     if query.with_sentence:
         rows = told(rows)
     found = list(rows.order_by("-seq")[: query.limit])[::-1] if query.newest else list(rows[: query.limit])
-    return listing([event_view(row) for row in found], None, seq)
+    return listing(seen(rights, [event_view(row) for row in found]), None, seq)
+
+
+def told_id(rights: Rights, job_id: str) -> str:
+    """The id, or where that job is not seen one that no job has: both are answered alike."""
+    return NO_JOB if job_id and hidden_jobs(rights, [job_id]) else job_id
 
 
 def _after(after_seq: int, job_id: str = "", node_id: str = "") -> QuerySet[Event]:
@@ -86,19 +95,20 @@ def must_be_kept(since: int, job_id: str = "") -> None:
         raise Problem(Kind.GONE, "These events are no longer kept; read the lists again and watch from as_of_seq.")
 
 
-async def stream(since: int, job_id: str, reader: Standing) -> AsyncIterator[bytes]:
-    """Server-sent events from `since` on, until the reader leaves or may no longer read. `id` is
-    the sequence number; a comment each HEARTBEAT_S keeps proxies from closing the line."""
+async def stream(since: int, job_id: str, reader: Standing, rights: Rights) -> AsyncIterator[bytes]:
+    """Server-sent events from `since` on, until the reader leaves or may no longer read. What is told follows the
+    reader's rights, which are `rights` as it begins. `id` is the sequence number; a comment each HEARTBEAT_S keeps
+    proxies from closing the line."""
     yield f"retry: {RETRY_MS}\n\n".encode()
     quiet_s = 0.0
     async with watch().guarded(reader, Scope.READ) as watched:
         while not watched.ended.is_set():
-            rows = await sync_to_async(_read_fresh)(since, job_id)
+            rows = await sync_to_async(_read_fresh)(since, job_id, watched.rights or rights)
             for row in rows:
                 if watched.ended.is_set():
                     break
-                since = row.seq
-                yield b"id: %d\nevent: event\ndata: %s\n\n" % (row.seq, msgspec.json.encode(event_view(row)))
+                since = row["seq"]
+                yield b"id: %d\nevent: event\ndata: %s\n\n" % (since, msgspec.json.encode(row))
             quiet_s = 0.0 if rows else quiet_s + POLL_S
             if quiet_s >= HEARTBEAT_S:
                 quiet_s = 0.0
@@ -109,9 +119,10 @@ async def stream(since: int, job_id: str, reader: Standing) -> AsyncIterator[byt
         yield f": ended: {watched.reason}\n\n".encode()
 
 
-def _read_fresh(since: int, job_id: str) -> list[Event]:
+def _read_fresh(since: int, job_id: str, rights: Rights) -> list[dict[str, Any]]:
     """Outside a request Django returns no connection by itself."""
     try:
-        return list(_after(since, job_id)[:BATCH])
+        rows = events_seen(rights, _after(since, told_id(rights, job_id)))
+        return list(seen(rights, [event_view(row) for row in rows[:BATCH]]))
     finally:
         close_old_connections()

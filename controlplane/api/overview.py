@@ -7,6 +7,7 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 from django.db.models import Q
 
+from controlplane.access.rights import Rights
 from controlplane.dispatch.services import outbox_numbers
 from controlplane.fleet import selectors as fleet
 from controlplane.fleet.models import Node
@@ -27,23 +28,23 @@ DAY = timedelta(hours=24)
 HOUR = timedelta(hours=1)
 
 
-def overview() -> dict[str, Any]:
-    """All of GET /overview."""
+def overview(rights: Rights) -> dict[str, Any]:
+    """All of GET /overview, as whoever has these rights sees it."""
     seq, moment = newest_seq(), now()
-    effective, estimated = _goodput()
-    incidents = Incident.objects.select_related("job", "node").order_by("-id")
-    decisions = (
-        Decision.objects.select_related("job").defer("snapshot", "job__spec").filter(routine=False).order_by("-id")
-    )
+    seen, of_seen = rights.only("project"), rights.only("job__project", none_too=True)
+    effective, estimated = _goodput(seen)
+    incidents = Incident.objects.filter(of_seen).select_related("job", "node").order_by("-id")
+    decisions = Decision.objects.filter(of_seen, routine=False).select_related("job").defer("snapshot", "job__spec")
+    decisions = decisions.order_by("-id")
     return {
         "as_of_seq": seq,
         "now": iso(moment),
-        "jobs": jobs.counts_by_state(),
+        "jobs": jobs.counts_by_state(seen),
         "nodes": fleet.counts_by_state(),
         "devices": fleet.device_counts(),
         "open_incidents": incidents.exclude(state=IncidentState.RESOLVED).count(),
-        "attention": attention(),
-        "decisions_last_hour": Decision.objects.filter(at__gte=moment - HOUR, routine=False).count(),
+        "attention": attention(of_seen),
+        "decisions_last_hour": decisions.filter(at__gte=moment - HOUR).count(),
         "goodput_24h": effective,
         "goodput_estimated": estimated,
         "recent_incidents": [incident_summary(row) for row in incidents[:RECENT]],
@@ -52,9 +53,9 @@ def overview() -> dict[str, Any]:
     }
 
 
-def attention() -> dict[str, Any]:
+def attention(of_seen: Q) -> dict[str, Any]:
     """What is not over, and each lost job until somebody has acknowledged it."""
-    rows = need_attention()
+    rows = need_attention().filter(of_seen)
     return {
         "live": rows.filter(state__in=LIVE_INCIDENT).count(),
         "lost": rows.filter(outcome=IncidentOutcome.LOST, acknowledged_at=None).count(),
@@ -63,11 +64,11 @@ def attention() -> dict[str, Any]:
     }
 
 
-def _goodput() -> tuple[float | None, bool]:
+def _goodput(seen: Q) -> tuple[float | None, bool]:
     """Effective training time of the jobs of the last 24 h, by their devices; whether it is estimated."""
     since = now() - DAY
     recent = Q(finished_at=None) | Q(finished_at__gte=since)
-    rows = Job.objects.filter(recent).exclude(state=JobState.PENDING, attempts=None).iterator()
+    rows = Job.objects.filter(recent, seen).exclude(state=JobState.PENDING, attempts=None).iterator()
     return goodput(rows, since=since)
 
 

@@ -10,6 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from controlplane.access.models import Scope
 from controlplane.api.auth import who_asks
+from controlplane.api.problems import Kind, Problem
 from controlplane.recovery import health_gate
 from controlplane.runtime import beats, bus, exporter
 from controlplane.runtime.address import is_direct_from
@@ -41,9 +42,9 @@ def readyz(request: HttpRequest) -> HttpResponse:
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
     """This process's figures and the fleet's, which every web process refreshes. For scrapers at the
-    addresses of HOLDFAST_METRICS_FROM, and for accounts: they name jobs and nodes."""
-    if not is_direct_from(request, settings.METRICS_FROM):
-        who_asks(request, Scope.READ)
+    addresses of HOLDFAST_METRICS_FROM, and for accounts that see every project: they name jobs and nodes."""
+    if not is_direct_from(request, settings.METRICS_FROM) and not who_asks(request, Scope.READ).rights().whole:
+        raise Problem(Kind.FORBIDDEN, "The figures name jobs of all projects, and there are some that you do not see.")
     return HttpResponse(exporter.figures(fleet=True), content_type=CONTENT_TYPE_LATEST)
 
 

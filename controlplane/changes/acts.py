@@ -9,6 +9,7 @@ from typing import Any
 
 from controlplane.changes import replicas
 from controlplane.changes.kinds import (
+    AttemptKey,
     Bar,
     Change,
     CreateEviction,
@@ -66,7 +67,12 @@ def _ask_eviction(turn: Turn, act: plan.AskEviction) -> Iterator[Change]:
 
 
 def _ask_preemption(turn: Turn, act: plan.AskPreemption) -> Iterator[Change]:
-    yield CreatePreemption(act.victim, act.attempt, act.lost_gpu_s, act.why)
+    yield CreatePreemption(act.victim, act.attempt, act.lost_gpu_s, act.why, act.gives)
+
+
+def _set_yielded(turn: Turn, act: plan.SetYielded) -> Iterator[Change]:
+    grown = {"grown_s": turn.rows.now_s} if act.grows else {}
+    yield Observe(AttemptKey(act.number), {"yielded": act.replicas, **grown})
 
 
 def _park_job(turn: Turn, act: plan.ParkJob) -> Iterator[Change]:
@@ -151,6 +157,7 @@ HANDLERS: dict[type, Callable[[Turn, Any], Iterator[Change]]] = {
     plan.OrderOut: replicas.order_out,
     plan.AskEviction: _ask_eviction,
     plan.AskPreemption: _ask_preemption,
+    plan.SetYielded: _set_yielded,
     plan.ParkJob: _park_job,
     plan.AnswerRequest: _answer_request,
     plan.EndAttempt: replicas.end_attempt,

@@ -159,12 +159,13 @@ class CreateEviction:
 
 @dataclass(frozen=True, slots=True)
 class CreatePreemption:
-    """This attempt of the job `victim` is asked to save and yield its devices to the job, see `plan.AskPreemption`."""
+    """This attempt of the job `victim` is asked to yield devices to the job, see `plan.AskPreemption`."""
 
     victim: str
     attempt: int
     lost_gpu_s: float
     why: str
+    gives: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,8 +316,7 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """The job, that of the rows where none is named, is looked at when this is written; `sure`: there is something
-    to decide."""
+    """The job (of the rows, if none is named) is looked at when this is written; `sure`: something is to be decided."""
 
     sure: bool = False
     job: str = ""

@@ -16,6 +16,7 @@ from controlplane.cli.commands import (
     join_token,
     ledger,
     policy,
+    project,
     rank,
     recovery,
     replay,
@@ -39,6 +40,7 @@ app = typer.Typer(
 for name, group in (
     ("job", job_parts.app), ("rank", rank.app), ("node", fleet.node), ("gpu", fleet.gpu),
     ("incident", recovery.incident), ("decision", recovery.decision), ("request", request.app), ("policy", policy.app),
+    ("project", project.app),
     ("token", account.token), ("join-token", join_token.app), ("import", imports.app),
 ):  # fmt: skip
     app.add_typer(group, name=name)

@@ -52,7 +52,8 @@ class Job(models.Model):
 class Attempt(models.Model):
     """One launch of a job with one layout. `layout` is protocol.spec.Parallelism as JSON;
     `end_code`: reason code of the decision that ended it. At most `max_contributors` of its replicas
-    compute, as its ranks were told (None: by the spec alone, as an older release did)."""
+    compute, as its ranks were told (None: by the spec alone, as an older release did). `yielded` of its `replicas` do
+    not run for now, as others have their devices; at `grown_at` it took one of them back."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempts")
     number = models.IntegerField()
@@ -67,6 +68,8 @@ class Attempt(models.Model):
     end_reason = models.TextField(blank=True)
     end_code = models.CharField(max_length=60, blank=True, default="")
     max_contributors = models.IntegerField(null=True)
+    yielded = models.PositiveIntegerField(default=0)
+    grown_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints = [

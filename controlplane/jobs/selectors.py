@@ -20,9 +20,9 @@ from controlplane.runtime.errors import NotFound
 IN_TURN = ("-priority", "created_at", "id")
 
 
-def jobs(*, state: str | None = None, q: str = "") -> QuerySet[Job]:
-    """Newest first; `q` is a part of the name or project."""
-    rows = Job.objects.order_by("-created_at", "-id")
+def jobs(*, among: Q | None = None, state: str | None = None, q: str = "") -> QuerySet[Job]:
+    """Newest first; `q` is a part of the name or project; only those `among`."""
+    rows = Job.objects.filter(among or Q()).order_by("-created_at", "-id")
     if state:
         rows = rows.filter(state=state)
     return rows.filter(Q(name__icontains=q) | Q(project__icontains=q)) if q else rows
@@ -65,17 +65,20 @@ class _HasLabel(Func):
         return f"(jsonb_extract_path_text({spec[0]}, 'metadata', 'labels', %s) = %s)", of
 
 
-def job(job_id: str) -> Job:
-    """By id, or by the name of the newest job that has it. Raises NotFound."""
-    row = Job.objects.filter(pk=job_id).first() or Job.objects.filter(name=job_id).order_by("-created_at").first()
+def job(job_id: str, among: Q | None = None) -> Job:
+    """By id, or by the name of the newest job that has it; only one of those `among`. Raises NotFound."""
+    rows = Job.objects.filter(among or Q())
+    row = rows.filter(pk=job_id).first() or rows.filter(name=job_id).order_by("-created_at").first()
     if row is None:
         raise NotFound(f"no job {job_id!r}")
     return row
 
 
-def counts_by_state() -> dict[str, int]:
-    """Every state is present, zeros too."""
-    found = dict(Job.objects.values_list("state").annotate(n=Count("pk")).values_list("state", "n"))
+def counts_by_state(among: Q | None = None) -> dict[str, int]:
+    """Every state is present, zeros too; of the jobs `among`."""
+    found = dict(
+        Job.objects.filter(among or Q()).values_list("state").annotate(n=Count("pk")).values_list("state", "n")
+    )
     return {state.value: found.get(state.value, 0) for state in JobState}
 
 

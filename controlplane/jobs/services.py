@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from django.db import IntegrityError, transaction
 
+from controlplane.access import projects
 from controlplane.access import services as access
 from controlplane.fleet.services import publish_device
 from controlplane.jobs import environment
@@ -26,11 +27,13 @@ TERMINAL = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
 def submit_job(spec: JobSpec, *, owner: str, actor: str, request_id: str = "") -> Job:
-    """A pending job that the scheduler looks at at once. `spec` has been linted. Raises
-    Conflict when a live job of the project has the name."""
+    """A pending job that the scheduler looks at at once. `spec` has been linted; whether the owner may submit to its
+    project was asked before. Raises Invalid where that is no project or allows no such priority, Conflict when a live
+    job of it has the name."""
     meta = spec.metadata
     try:
         with events.unit_of_work(), events.attempt():
+            projects.check_priority(meta.project, spec.spec.scheduling.priority)
             job_id = new_id("job")
             job = Job.objects.create(
                 id=job_id,

@@ -19,9 +19,11 @@ from channels.security.websocket import AllowedHostsOriginValidator
 import controlplane
 from controlplane.access.models import Scope
 from controlplane.access.refusals import refusals
+from controlplane.access.rights import Rights, rights_of
 from controlplane.access.sessions import stored_key
 from controlplane.access.standing import Standing
-from controlplane.access.watch import SIGNED_OUT, watch
+from controlplane.access.watch import SIGNED_OUT, Watched, watch
+from controlplane.jobs.seen import projects_of
 from controlplane.live.hub import Client, text_of
 from controlplane.live.links import Send
 from controlplane.live.process import WebProcess
@@ -35,6 +37,7 @@ MAX_TOPICS = 100
 MAX_TOPIC_CHARS = 80
 MAX_REPLAY = 1000
 MAX_BAD = 20
+OF_JOB = "job:"
 MAX_CLIENTS = 500
 CLOSE_ANONYMOUS = 4401
 CLOSE_FULL = 4429
@@ -67,15 +70,17 @@ class BrowserSocket(AsyncConsumer):
         await send({"type": "websocket.accept"})
         process = WebProcess.current()
         await process.ensure_started()
-        reader = await process.in_thread(_who, scope)
-        if reader is None:
+        let_in = await process.in_thread(_who, scope)
+        if let_in is None:
             await process.in_thread(_refused, client_address(scope))
             await send({"type": "websocket.close", "code": CLOSE_ANONYMOUS, "reason": "log in first"})
             return
         if len(process.hub.clients) >= MAX_CLIENTS:
             await send({"type": "websocket.close", "code": CLOSE_FULL, "reason": "too many browsers"})
             return
-        client = Client()
+        reader, rights = let_in
+        watched: Watched | None = None
+        client = Client(lambda: (watched and watched.rights) or rights)
         process.hub.clients.add(client)
         writer = asyncio.create_task(_write(client, send))
         reading: asyncio.Task[None] | None = None
@@ -95,19 +100,20 @@ class BrowserSocket(AsyncConsumer):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        if watched.ended.is_set():
+        if watched is not None and watched.ended.is_set():
             code = CLOSE_ANONYMOUS if watched.reason == SIGNED_OUT else CLOSE_UNCONFIRMED
             with contextlib.suppress(OSError, RuntimeError, TimeoutError):
                 close = send({"type": "websocket.close", "code": code, "reason": watched.reason})
                 await asyncio.wait_for(close, CLOSE_S)
 
 
-def _who(scope: dict[str, Any]) -> Standing | None:
-    """By what the page was let in; None for nobody. Reads the session: not on the loop."""
+def _who(scope: dict[str, Any]) -> tuple[Standing, Rights] | None:
+    """By what the page was let in, and its reader's rights; None for nobody. Reads the session: not on the loop."""
     user, key = scope["user"], scope["session"].session_key
     if not user.is_authenticated or key is None:
         return None
-    return Standing(kind="session", key=stored_key(key), user_id=user.pk)
+    rights = rights_of(user)
+    return None if rights is None else (Standing(kind="session", key=stored_key(key), user_id=user.pk), rights)
 
 
 def _refused(address: str) -> None:
@@ -151,7 +157,8 @@ async def subscribe(process: WebProcess, client: Client, said: Subscribe) -> Non
     The replay is read while the hub does not serve this client yet, and ends at the hub's
     own cursor, so nothing is told twice or left out.
     """
-    client.topics = {topic for topic in said.topics[:MAX_TOPICS] if len(topic) <= MAX_TOPIC_CHARS}
+    topics = [topic for topic in said.topics[:MAX_TOPICS] if len(topic) <= MAX_TOPIC_CHARS]
+    client.topics = await process.in_thread(_with_projects, topics)
     if client.sent_seq is not None:
         return
     newest, oldest = await process.in_thread(lambda: (events.newest_seq(), events.kept_from()))
@@ -162,9 +169,9 @@ async def subscribe(process: WebProcess, client: Client, said: Subscribe) -> Non
         return
     while True:
         missed = await process.in_thread(events_after, since, MAX_REPLAY)
-        for message in missed:
-            client.put(text_of(message))
-            since = message["event"]["seq"]
+        for told in missed:
+            client.put(told.text_for(told.hidden_from(client.rights())))
+            since = told.seq
         # No await between this check and the hand-over: the hub cannot move in between.
         if since >= (process.hub.seq or 0):
             client.sent_seq = since
@@ -173,6 +180,15 @@ async def subscribe(process: WebProcess, client: Client, said: Subscribe) -> Non
         if not missed:
             client.resync(newest)
             return
+
+
+def _with_projects(topics: list[str]) -> dict[str, str | None]:
+    """Each with the project of the job that it is about, None where it is about none. A job that does not exist has
+    no pictures."""
+    jobs = {topic: topic.removeprefix(OF_JOB) for topic in topics if topic.startswith(OF_JOB)}
+    projects = projects_of(set(jobs.values()))
+    others: dict[str, str | None] = {topic: None for topic in topics if topic not in jobs}
+    return others | {topic: projects[job_id] for topic, job_id in jobs.items() if job_id in projects}
 
 
 def browser_socket() -> Callable[..., Awaitable[None]]:

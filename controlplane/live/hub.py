@@ -1,16 +1,20 @@
 """Fan-out to this process's browsers.
 
-Durable events go to everybody, in order, so that a browser can see a gap by `seq`;
-pictures go to those who watch their topic. A slow browser loses pictures first; if even
-events pile up it is told to refetch. Nothing here is shared between processes.
+Durable events go to everybody, in order, so that a browser can see a gap by `seq`; of what is about a job of a
+project that its reader does not see it gets the number alone. Pictures go to those who watch their topic. A slow
+browser loses pictures first; if even events pile up it is told to refetch, and so is one whose reader's rights have
+changed. Nothing here is shared between processes.
 """
 
 import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from controlplane.access.rights import Rights
+from controlplane.jobs.seen import event_seen
 from controlplane.runtime import metrics
 from controlplane.runtime.clock import iso
 from controlplane.runtime.models import Event
@@ -41,11 +45,36 @@ def event_message(row: Event) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An event as a message, and the projects of the jobs that it names."""
+
+    message: dict[str, Any]
+    projects: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def seq(self) -> int:
+        """Its number."""
+        return int(self.message["event"]["seq"])
+
+    def hidden_from(self, rights: Rights) -> frozenset[str]:
+        """The jobs of it that these rights do not see."""
+        return frozenset(job_id for job_id, project in self.projects.items() if not rights.sees(project))
+
+    def text_for(self, hidden: frozenset[str]) -> str:
+        """As a reader gets it who does not see these jobs."""
+        return text_of(event_seen(self.message, hidden) if hidden else self.message)
+
+
 @dataclass(slots=True, eq=False)
 class Client:
-    """One browser. `sent_seq`: newest event put in its queue; None until it subscribed."""
+    """One browser, whose reader has `rights` now; `served_as`: those by which it was last told an event. `topics` that
+    it watches, those of jobs with their projects. `sent_seq`: newest event put in its queue; None until it
+    subscribed."""
 
-    topics: set[str] = field(default_factory=set)
+    rights: Callable[[], Rights]
+    served_as: Rights | None = None
+    topics: dict[str, str | None] = field(default_factory=dict)
     queue: "asyncio.Queue[str]" = field(default_factory=lambda: asyncio.Queue(MAX_WAITING))
     sent_seq: int | None = None
     stale: bool = False
@@ -57,6 +86,11 @@ class Client:
         except asyncio.QueueFull:
             return False
         return True
+
+    def changed(self, rights: Rights) -> bool:
+        """They are not those by which it was told before; from now on they are."""
+        before, self.served_as = self.served_as, rights
+        return before is not None and before is not rights and before != rights
 
     def resync(self, seq: int) -> None:
         """Forget what waits; it refetches everything as of `seq`."""
@@ -74,15 +108,22 @@ class Hub:
         self.seq: int | None = None
         self.wakeup = asyncio.Event()
 
-    def durable(self, message: dict[str, Any]) -> None:
-        """Hand one event to every subscribed browser and move the cursor."""
-        seq = message["event"]["seq"]
+    def durable(self, told: Told) -> None:
+        """Hand one event to every subscribed browser, as its reader may see it, and move the cursor."""
+        seq = told.seq
         self.seq = max(self.seq or 0, seq)
-        text = text_of(message)
+        texts: dict[frozenset[str], str] = {}
         for client in self.clients:
             if client.sent_seq is None or seq <= client.sent_seq:
                 continue
-            if client.put(text):
+            rights = client.rights()
+            if client.changed(rights):
+                client.resync(seq)
+                continue
+            hidden = told.hidden_from(rights)
+            if hidden not in texts:
+                texts[hidden] = told.text_for(hidden)
+            if client.put(texts[hidden]):
                 client.sent_seq = seq
             else:
                 metrics.CHANNEL_DROPPED.inc()
@@ -100,10 +141,10 @@ class Hub:
         return True
 
     def volatile(self, topic: str, message: dict[str, Any]) -> None:
-        """A picture for those who watch `topic`."""
+        """A picture for those who watch `topic`, while they see the project of its job."""
         text = None
         for client in self.clients:
-            if topic not in client.topics:
+            if topic not in client.topics or not client.rights().sees(client.topics[topic]):
                 continue
             text = text or text_of(message)
             self._shed_or_put(client, text)

@@ -6,7 +6,7 @@ import importlib
 import time
 from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import redis
 from redis.asyncio.client import PubSub
@@ -21,8 +21,9 @@ from controlplane.fleet.identity import REVOKED_RETRY_S
 from controlplane.fleet.models import Node
 from controlplane.fleet.selectors import node_count
 from controlplane.fleet.services import reopen_session
+from controlplane.jobs.seen import job_ids_of, projects_of
 from controlplane.live import proof
-from controlplane.live.hub import event_message
+from controlplane.live.hub import Told, event_message
 from controlplane.protocol.commands import SignedCommand
 from controlplane.protocol.frames import Order
 from controlplane.recovery import gauges, ledger_gauges
@@ -41,6 +42,8 @@ SWEEP_S = 2.0
 GAUGES_S = 5.0
 LEDGER_S = 30.0
 EVENTS_A_READ = 500
+NO_PROJECT = ""
+"""Of a job that is not there: an administrator of the fleet sees what names it."""
 RELISTEN_S = 1.0
 WAKEUP_GAP_S = 0.005
 ORDER_BYTES = 1 << 20
@@ -178,16 +181,22 @@ async def follow_events(process: "WebProcess") -> None:
             continue
         hub.rewind(await process.in_thread(events.newest_seq))
         while True:
-            messages = await process.in_thread(events_after, hub.seq, EVENTS_A_READ)
-            for message in messages:
-                hub.durable(message)
-            if len(messages) < EVENTS_A_READ:
+            found = await process.in_thread(events_after, hub.seq, EVENTS_A_READ)
+            for told in found:
+                hub.durable(told)
+            if len(found) < EVENTS_A_READ:
                 break
 
 
-def events_after(seq: int, limit: int) -> list[dict[str, Any]]:
-    """Committed events in order, as the browsers get them."""
-    return [event_message(row) for row in Event.objects.filter(seq__gt=seq).order_by("seq")[:limit]]
+def events_after(seq: int, limit: int) -> list[Told]:
+    """Committed events in order, as the browsers get them, with the projects of their jobs."""
+    messages = [event_message(row) for row in Event.objects.filter(seq__gt=seq).order_by("seq")[:limit]]
+    named = [job_ids_of(message) for message in messages]
+    projects = projects_of(set().union(*named))
+    return [
+        Told(message, {job_id: projects.get(job_id, NO_PROJECT) for job_id in ids})
+        for message, ids in zip(messages, named, strict=True)
+    ]
 
 
 async def tell_health(process: "WebProcess") -> None:

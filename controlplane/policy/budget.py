@@ -24,7 +24,7 @@ from enum import StrEnum
 import msgspec
 
 from controlplane.policy.facts import current_view
-from controlplane.policy.plan import UNPAID, Action, AnnounceView, Decision, PlaceAttempt, StartReplica
+from controlplane.policy.plan import GROWS, UNPAID, Action, AnnounceView, Decision, PlaceAttempt, StartReplica
 from controlplane.policy.slots import relieved
 from controlplane.policy.snapshot import JobSnapshot, Placement
 from controlplane.protocol.membership import View
@@ -89,7 +89,8 @@ def _entry(action: Action, snapshot: JobSnapshot, reason_code: str) -> tuple[Ent
             return (Entry(rung=Rung.ATTEMPT, charged=charged),)
         case StartReplica():
             rung = Rung.RANK if _same_devices(snapshot, action.replica, action.placements) else Rung.REPLICA
-            charged = reason_code not in UNPAID and action.replica not in _ordered_out(snapshot) | _refused(snapshot)
+            free = reason_code in UNPAID or reason_code == GROWS
+            charged = not free and action.replica not in _ordered_out(snapshot) | _refused(snapshot)
             return (Entry(rung=rung, charged=charged, replica=action.replica, incarnation=action.incarnation),)
         case AnnounceView() if _is_restart(current_view(snapshot), action.view):
             lost = _left_out(current_view(snapshot), action.view)

@@ -132,6 +132,8 @@ def _replica_moments(snapshot: JobSnapshot, config: PolicyConfig, retry_s: float
             yield replica.state_since_s + limit_s
         elif replica.state is ReplicaState.CATCHING_UP:
             yield replica.state_since_s + catch_up_patience_s(snapshot, config)
+    if snapshot.attempt is not None and snapshot.attempt.yielded:
+        yield retry_s
     for replica in empty_slots(snapshot):
         yield due_s(replica, config)
         yield retry_s

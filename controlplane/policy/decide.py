@@ -34,6 +34,7 @@ from controlplane.policy.plan import (
     SetJobState,
     SetNodeState,
     SetReplicaState,
+    SetYielded,
     StartReplica,
     StopReplica,
 )
@@ -122,6 +123,8 @@ def _touched(action: Action) -> tuple[str, ...]:
             return (f"job:{action.victim}",)
         case ParkJob():
             return ("parked",)
+        case SetYielded():
+            return ("yielded",)
         case AnswerRequest():
             return (f"request:{action.request}",)
         case KeepSpares():

@@ -23,6 +23,8 @@ ORDERED = "ordered"
 """The reason code of what follows a person's order to evict: no failure, and not charged."""
 PREEMPTED = "preempted"
 """The reason code of an end for a job of higher priority, or because a person parked the job."""
+GROWS = "room_to_grow"
+"""The reason code of a replica that starts because devices are free again: nothing failed, and nothing is charged."""
 CAUTION = (Mode.OBSERVE, Mode.RECOMMEND, Mode.ENFORCE)
 """The most careful first."""
 UNPAID = (ORDERED, UNFIT, PREEMPTED)
@@ -178,13 +180,24 @@ class AnswerRequest(_Action, tag="answer_request"):
 
 
 class AskPreemption(_Action, tag="ask_preemption"):
-    """Ask `attempt` of the job `victim` to save and yield its devices to this decision's job; `lost_gpu_s`: what that
-    is expected to cost, in GPU-seconds. `why` completes a sentence."""
+    """Ask `attempt` of the job `victim` to save and yield its devices to this decision's job, or (`gives`: index and
+    incarnation of each) those of some replicas alone; `lost_gpu_s`: what that is expected to cost, in GPU-seconds.
+    `why` completes a sentence."""
 
     victim: str
     attempt: int
     lost_gpu_s: float
     why: str
+    gives: tuple[tuple[int, int], ...] = ()
+
+
+class SetYielded(_Action, tag="set_yielded"):
+    """So many `replicas` of attempt `number` are not to run for now, as others have their devices. `grows`: it takes
+    some back."""
+
+    number: int
+    replicas: int
+    grows: bool = False
 
 
 class ParkJob(_Action, tag="park_job"):
@@ -263,6 +276,7 @@ Action = (
     | OrderOut
     | AskEviction
     | AskPreemption
+    | SetYielded
     | ParkJob
     | AnswerRequest
     | EndAttempt

@@ -27,7 +27,7 @@ from controlplane.policy.ladder import may_start, start_slots
 from controlplane.policy.placement import Slot, place_replica, slots_of
 from controlplane.policy.plan import StartReplica
 from controlplane.policy.pools import pool_for
-from controlplane.policy.slots import empty_slots, relieved, room
+from controlplane.policy.slots import empty_slots, relieved, room, wanted
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 from controlplane.protocol.states import ReplicaState
 
@@ -77,7 +77,7 @@ def may_leave(snapshot: JobSnapshot) -> tuple[ReplicaFact, ...]:
     if not leaving or attempt is None or not installed(snapshot):
         return ()
     others = sum(holds_state(snapshot, r) for r in live_replicas(snapshot) if not r.relieved)
-    free = max(0, others + len(leaving) - attempt.replicas)
+    free = max(0, others + len(leaving) - wanted(attempt))
     return tuple(sorted(leaving, key=lambda replica: (is_member(snapshot, replica), replica.index))[:free])
 
 
@@ -86,7 +86,7 @@ def surplus(snapshot: JobSnapshot) -> ReplicaFact | None:
     compute nothing. None: there is none."""
     staying = [r for r in live_replicas(snapshot) if not r.relieved and not r.ordered_out]
     idle = [replica for replica in staying if not contributes(snapshot, replica)]
-    if snapshot.attempt is None or len(staying) <= snapshot.attempt.replicas or not idle:
+    if snapshot.attempt is None or len(staying) <= wanted(snapshot.attempt) or not idle:
         return None
     return max(idle, key=lambda r: (not holds_state(snapshot, r), r.state_since_s, r.index))
 

@@ -12,7 +12,8 @@ class RequestFact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     back, "" for nobody. `carried`: "" while nothing is known of the orders that carry it out, "succeeded", or why
     they came to nothing. `before`: the node's state when a drain of it was asked for. `kept`: attempt, replica and
     incarnation of those whose eviction for it was withdrawn or came to nothing. `urgent`: of a preemption by the queue
-    the name of the job that needs the devices. `taken_s`: when it was begun; None: it was not."""
+    the name of the job that needs the devices; `gives`: index and incarnation of the replicas that leave for it, ():
+    the whole job. `taken_s`: when it was begun; None: it was not."""
 
     id: str
     kind: RequestKind
@@ -35,6 +36,7 @@ class RequestFact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     urgent: str = ""
     taken_s: float | None = None
     kept: tuple[tuple[int, int, int], ...] = ()
+    gives: tuple[tuple[int, int], ...] = ()
 
     @property
     def by(self) -> str:

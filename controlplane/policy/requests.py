@@ -16,7 +16,9 @@ from controlplane.policy.timeouts import grace_needed_s
 from controlplane.protocol.states import RequestKind, RequestState
 
 SUCCEEDED = "succeeded"
-RULES = ("evict_request", "drain_request", "checkpoint_request", "fault_request", "resume_request")
+GIVE = "give_replicas"
+"""The rule that answers a preemption of some replicas; the steps of their eviction are its decisions too."""
+RULES = (GIVE, "evict_request", "drain_request", "checkpoint_request", "fault_request", "resume_request")
 """Their decisions belong to no incident: they are about no fault."""
 
 
@@ -79,6 +81,9 @@ def asked(request: RequestFact) -> str:
             what = "The node is to be emptied"
         case RequestKind.FAULT:
             what = f"Rank {request.rank} of replica {request.replica} is to have the fault {request.fault}"
+        case RequestKind.PREEMPT if request.gives:
+            names = ", ".join(str(index) for index, _ in request.gives)
+            return f"{request.urgent} needs the devices of replica {names} ({request.reason})"
         case RequestKind.PREEMPT if request.urgent:
             return f"{request.urgent} needs its devices ({request.reason})"
         case RequestKind.PREEMPT:

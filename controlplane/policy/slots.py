@@ -1,14 +1,15 @@
 """How many replicas an attempt is to have, and which of its empty slots are to be filled.
 
-As many as were placed, and one besides for each that is being relieved (`policy.relief`). Used by
+As many as were placed, less those whose devices others have, and one besides for each that is being relieved
+(`policy.relief`). Used by
 the rules that start slots and by those that judge whether one is missing. Pure look-ups.
 """
 
 import math
 
 from controlplane.policy.facts import live_replicas
-from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
-from controlplane.protocol.states import ReplicaState
+from controlplane.policy.snapshot import AttemptFact, JobSnapshot, ReplicaFact
+from controlplane.protocol.states import ReplicaState, RequestState
 
 NOBODY: frozenset[int] = frozenset()
 
@@ -23,9 +24,20 @@ def going(snapshot: JobSnapshot) -> tuple[ReplicaFact, ...]:
     return tuple(replica for replica in live_replicas(snapshot) if replica.ordered_out and not replica.relieved)
 
 
+def wanted(attempt: AttemptFact) -> int:
+    """How many of its replicas are to run now."""
+    return attempt.replicas - attempt.yielded
+
+
+def gives(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
+    """It leaves because an urgent job needs its devices, and no person asks for that."""
+    life = (replica.index, replica.incarnation)
+    return any(life in request.gives for request in snapshot.requests if request.state is RequestState.TAKEN)
+
+
 def room(snapshot: JobSnapshot, *, lost: frozenset[int] = NOBODY) -> int:
     """How many replicas are missing once those of the indices in `lost` are gone."""
-    placed = snapshot.attempt.replicas if snapshot.attempt is not None else len(snapshot.replicas)
+    placed = wanted(snapshot.attempt) if snapshot.attempt is not None else len(snapshot.replicas)
     left = sum(replica.index not in lost for replica in live_replicas(snapshot))
     return max(0, placed + len(relieved(snapshot, lost=lost)) - left)
 

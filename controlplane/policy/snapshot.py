@@ -196,10 +196,10 @@ class CheckpointFact(_Fact):
 
 
 class AttemptFact(_Fact):
-    """The current attempt. `replicas` slots of `layout`. `end_code`: the reason code of the decision that ended it
-    (empty: it lives, or ended before such codes were kept). `refused_attempts` in a row, it included, ended because
-    nodes would start nothing of them. At most `max_contributors` compute, by what its ranks were told; None: begun by
-    a release that told them only of a limit in the spec."""
+    """The current attempt. `replicas` slots of `layout`, of which `yielded` do not run for now, as others have their
+    devices. `end_code`: the reason code of the decision that ended it (empty: it lives, or none was kept).
+    `refused_attempts` in a row, it included, ended as nodes would start nothing of them. At most `max_contributors`
+    compute, by what its ranks were told; None: begun by a release that told them only of a limit in the spec."""
 
     number: int
     state: AttemptState
@@ -210,6 +210,7 @@ class AttemptFact(_Fact):
     end_code: str = ""
     refused_attempts: int = 0
     max_contributors: int | None = None
+    yielded: int = 0
 
 
 class SaveFact(_Fact):

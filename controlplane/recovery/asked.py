@@ -13,6 +13,7 @@ from controlplane.policy import capabilities
 from controlplane.policy.request_facts import RequestFact
 from controlplane.protocol.states import RequestKind, RequestState
 from controlplane.recovery.models import LIVE, Request
+from controlplane.recovery.unseen import name_for
 from controlplane.runtime.clock import iso
 from controlplane.runtime.errors import NotFound
 
@@ -35,7 +36,7 @@ def drains() -> QuerySet[Request]:
 
 def facts(rows: QuerySet[Request]) -> tuple[RequestFact, ...]:
     """As the policy sees them, oldest first."""
-    found = sorted(rows.select_related("urgent"), key=lambda row: row.id)
+    found = sorted(rows.select_related("job", "urgent"), key=lambda row: row.id)
     done = _carried({row.done_by for row in found if row.done_by})
     kept = _kept({row.id for row in found if row.kind == RequestKind.DRAIN})
     made = (_fact(row, done.get(row.done_by, "")) for row in found)
@@ -81,8 +82,9 @@ def _fact(row: Request, done: str) -> RequestFact:
         withdrawn_by=row.withdrawn_by,
         carried=done,
         before=row.before,
-        urgent=row.urgent.name if row.urgent is not None else "",
+        urgent=name_for(row.job, row.urgent) if row.urgent is not None else "",
         taken_s=row.taken_at.timestamp() if row.taken_at is not None else None,
+        gives=tuple((index, incarnation) for index, incarnation in row.gives),
     )
 
 

@@ -274,9 +274,7 @@ def _keep(rows: JobRows, change: kinds.Keep) -> None:
 
 
 def _create_preemption(rows: JobRows, change: kinds.CreatePreemption) -> None:
-    request_rows.ask_to_yield(
-        change.victim, rows.locked, attempt=change.attempt, lost_gpu_s=change.lost_gpu_s, why=change.why
-    )
+    request_rows.ask_to_yield(rows.locked, change)
 
 
 def _withdraw(rows: JobRows, change: kinds.Withdraw) -> None:

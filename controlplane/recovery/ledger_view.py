@@ -1,10 +1,11 @@
 """The GPU-second ledger as the API answers it (`protocol.rest.Ledger`). Reads rows; the core counts."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Literal
 
 from django.conf import settings
+from django.db.models import Q
 
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
@@ -13,6 +14,7 @@ from controlplane.protocol.ledger import CauseKind, TimeClass
 from controlplane.recovery import ledger_pass
 from controlplane.recovery.ledger_load import Scope, load
 from controlplane.recovery.models import Decision, Incident
+from controlplane.recovery.selectors import of_all
 from controlplane.runtime import events
 from controlplane.runtime.clock import from_s, iso
 from controlplane.runtime.pieces import batched
@@ -23,15 +25,20 @@ HOUR_S = 3600.0
 A_QUERY = 500
 FREE = "nobody"
 """Whose devices are that no job held."""
+UNSEEN = (CauseKind.NONE.value, "unseen")
+"""The row of what is not told in particular."""
 
 
-def ledger(scope: Scope, *, by: By, since_s: float, until_s: float, limit: int) -> Json:
-    """All of the answer; `limit` rows at most, the largest first."""
+def ledger(
+    scope: Scope, *, by: By, since_s: float, until_s: float, limit: int, only: Callable[..., Q] = of_all
+) -> Json:
+    """All of the answer; `limit` rows at most, the largest first. Jobs that `only` leaves out, and what happened to
+    them, are one row together."""
     seq, found = events.newest_seq(), judged(scope, since_s, until_s, by_node=by == "node")
     mark = ledger_pass.mark()
     amounts = _of_scope(found, scope)
     total = sum(amounts.values())
-    rows = _rows(amounts, by, found, total)
+    rows = _rows(amounts, by, found, only)
     asked = [job for job in found.jobs if job.ettr is not None and not scope.node]
     asked_gpu_s = sum(job.asked_gpu_s for job in asked)
     return {
@@ -89,17 +96,22 @@ def _money(gpu_s: float) -> float | None:
     return None if price is None else gpu_s / HOUR_S * price
 
 
-def _rows(amounts: dict[Key, float], by: By, found: Account, total: float) -> list[Json]:
+def _rows(amounts: dict[Key, float], by: By, found: Account, only: Callable[..., Q]) -> list[Json]:
+    total = sum(amounts.values())
+    waits = {(CauseKind.JOB.value, job.job) for job in found.jobs} if by == "job" else set()
+    unseen = _unseen({_name(key, by) for key in amounts} | waits, only)
     sums = defaultdict[tuple[str, str], dict[str, float]](dict)
     for key, amount in amounts.items():
-        of = sums[_name(key, by)]
+        name = _name(key, by)
+        of = sums[UNSEEN if name in unseen else name]
         of[key.of.value] = of.get(key.of.value, 0.0) + amount
     jobs = {job.job: job for job in found.jobs}
     if by == "job":
         # Who waited and held nothing is there too.
         for job in found.jobs:
-            if job.queued_gpu_s and (CauseKind.JOB.value, job.job) not in sums:
-                sums[CauseKind.JOB.value, job.job] = {}
+            name = (CauseKind.JOB.value, job.job)
+            if job.queued_gpu_s and name not in unseen and name not in sums:
+                sums[name] = {}
     labels, rows = _labels(sums.keys(), by), []
     for (kind, name), classes in sums.items():
         amount, of_job = sum(classes.values()), jobs.get(name) if by == "job" else None
@@ -112,6 +124,22 @@ def _rows(amounts: dict[Key, float], by: By, found: Account, total: float) -> li
             }
         )  # fmt: skip
     return sorted(rows, key=lambda row: (-row["gpu_s"], row["kind"], row["id"]))
+
+
+def _unseen(names: Collection[tuple[str, str]], only: Callable[..., Q]) -> Collection[tuple[str, str]]:
+    """Those that are a job which `only` leaves out, or happened to one."""
+    found: set[tuple[str, str]] = set()
+    for kind, model, path in (
+        (CauseKind.JOB, Job, ""),
+        (CauseKind.INCIDENT, Incident, "job__"),
+        (CauseKind.DECISION, Decision, "job__"),
+    ):
+        allowed = only(f"{path}project", none_too=bool(path))
+        ids = [name for of, name in names if of == kind.value] if allowed else []
+        for some in batched(ids, A_QUERY):
+            seen = set(model._default_manager.filter(allowed, pk__in=some).values_list("pk", flat=True))
+            found |= {(kind.value, pk) for pk in some if pk not in seen}
+    return found
 
 
 def _name(key: Key, by: By) -> tuple[str, str]:
@@ -132,6 +160,7 @@ def _labels(names: Iterable[tuple[str, str]], by: By) -> dict[tuple[str, str], s
     for kind, name in names:
         ids[kind].append(name)
     found: dict[tuple[str, str], str] = {(CauseKind.NONE.value, ""): "productive or free: nothing to explain"}
+    found[UNSEEN] = "jobs of projects that you do not see"
     if by == "job":
         found[CauseKind.NONE.value, FREE] = "held by no job"
     sources: tuple[tuple[CauseKind, Any, str], ...] = (

@@ -95,7 +95,7 @@ def load_snapshot(job: Job) -> facts.JobSnapshot:
         ledger=ledger.ledger_of(job),
         fleet=_fleet(),
         requests=asked.of_job(job),
-        queue=load_queue.place_of(job),
+        queue=load_queue.place_of(job, yielded=attempt.yielded if attempt is not None else 0),
         recommended=recommended.of_attempt(job, attempt),
     )
     return snapshot_of(parts)
@@ -164,6 +164,7 @@ def _attempt_fact(attempt: Attempt | None) -> facts.AttemptFact | None:
         resume_step=attempt.resume_step,
         end_code=attempt.end_code,
         max_contributors=attempt.max_contributors,
+        yielded=attempt.yielded,
     )
 
 

@@ -5,7 +5,7 @@ in use and of those that a finding names. Specs do not change, so what a start t
 With one pending job nothing of this is read. Reads alone.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,10 +26,10 @@ from controlplane.jobs.models import Attempt, Job, JobPace, Rank, Replica
 from controlplane.policies import selectors as policies
 from controlplane.policy import findings
 from controlplane.policy.placement import PLACEABLE
-from controlplane.policy.queue.demand import first_demand, later_demand
+from controlplane.policy.queue.demand import first_demand, growth_demand, later_demand
 from controlplane.policy.queue.place import QueuePlace
 from controlplane.policy.queue.rows import Demand, Holder, Lender, Pending, QueueConfig, QueueFleet, config_of
-from controlplane.policy.queue.schedule import schedule
+from controlplane.policy.queue.schedule import growth, schedule
 from controlplane.policy.queue.words import place_of as place_in
 from controlplane.policy.rules.lifecycle import parked_words
 from controlplane.policy.snapshot import DeviceFact
@@ -37,8 +37,10 @@ from controlplane.protocol.spec import JobSpec, TrainSpec
 from controlplane.protocol.states import QUEUED_JOB, AttemptState, JobState
 from controlplane.recovery import signals, stakes
 from controlplane.recovery.load_devices import NODES_A_QUERY, devices_of
+from controlplane.recovery.load_projects import any_quota, shares_of
 from controlplane.recovery.models import Signal
 from controlplane.recovery.stakes import recent_of
+from controlplane.recovery.unseen import as_seen_from
 from controlplane.runtime.clock import now_s
 from controlplane.runtime.logs import get
 from controlplane.runtime.pieces import batched
@@ -56,17 +58,27 @@ class _Kept(NamedTuple):
 
     first: Demand
     later: Demand
+    grows: Demand
     steps: int
+    least: int
+    spares: int
     has_env: bool
     preemptible: bool
 
 
-def place_of(job: Job) -> QueuePlace | None:
-    """Where the job stands; None: it is not in the queue, or alone there and outranks nobody."""
-    if job.state not in QUEUED_JOB or job.cancel_requested or not (_others_wait(job) or _outranks(job)):
+def place_of(job: Job, *, yielded: int = 0) -> QueuePlace | None:
+    """Where the job stands; None: it is not in the queue, or alone there and outranks nobody. `yielded`: so many of its
+    replicas do not run for now; where it trains that is where one more would stand."""
+    if job.state == JobState.RUNNING and yielded and (kept := _specs([job.id]).get(job.id)) is not None:
+        queue, fleet = as_seen_from(job.project, waiting(), load_fleet())
+        return place_in(growth(queue, fleet, config(), now_s(), _grower(job, kept)), job.id)
+    if job.state not in QUEUED_JOB or job.cancel_requested:
+        return None
+    if not (_others_wait(job) or _outranks(job) or any_quota()):
         return None
     queue = waiting()
-    return place_in(schedule(queue, load_fleet(queue), config(), now_s()), job.id)
+    queue, fleet = as_seen_from(job.project, queue, load_fleet(queue))
+    return place_in(schedule(queue, fleet, config(), now_s()), job.id)
 
 
 def config() -> QueueConfig:
@@ -81,7 +93,7 @@ def _outranks(job: Job) -> bool:
 def place_of_new(document: JobSpec) -> QueuePlace | None:
     """Where a job of this spec would stand if it were submitted now; None: no job waits."""
     queue = waiting()
-    if not queue:
+    if not queue and not any_quota():
         return None
     new = Pending(
         id=NOBODY,
@@ -89,8 +101,19 @@ def place_of_new(document: JobSpec) -> QueuePlace | None:
         priority=document.spec.scheduling.priority,
         submitted_s=now_s(),
         demand=first_demand(document.spec),
+        project=document.metadata.project,
+        preemptible=document.spec.scheduling.preemptible,
     )
-    return place_in(schedule([*queue, new], load_fleet([*queue, new]), config(), now_s()), NOBODY)
+    queue, fleet = as_seen_from(document.metadata.project, [*queue, new], load_fleet([*queue, new]))
+    return place_in(schedule(queue, fleet, config(), now_s()), NOBODY)
+
+
+def _grower(job: Job, kept: _Kept) -> Pending:
+    """One replica more of a job that runs."""
+    submitted_s = job.created_at.timestamp()
+    return Pending(
+        id=job.id, name=job.name, priority=job.priority, submitted_s=submitted_s, demand=kept.grows, project=job.project
+    )
 
 
 def _others_wait(job: Job) -> bool:
@@ -103,7 +126,7 @@ def _pending() -> Any:
 
 def waiting() -> list[Pending]:
     """Every pending job."""
-    columns = ("id", "name", "priority", "created_at")
+    columns = ("id", "name", "priority", "created_at", "project")
     found = list(_pending().values_list(*columns))
     kept = _specs([row[0] for row in found])
     rows = [row for row in found if row[0] in kept]
@@ -117,8 +140,10 @@ def waiting() -> list[Pending]:
             submitted_s=at.timestamp(),
             demand=kept[job_id].later if job_id in ends else kept[job_id].first,
             held=held.get(job_id, ""),
+            project=project,
+            preemptible=kept[job_id].preemptible,
         )
-        for job_id, name, priority, at in rows
+        for job_id, name, priority, at, project in rows
     ]
 
 
@@ -130,8 +155,25 @@ def load_fleet(queue: Iterable[Pending] = ()) -> QueueFleet:
     # What a job keeps that waits to be placed again is nobody else's until it has ended.
     spares = _count(rows.exclude(job__state__in=QUEUED_JOB), "device__node_id", "job_id")
     highest = max((job.priority for job in queue if not job.held), default=None)
-    holders = tuple(_holders([*held, *(_Here(*row) for row in spares)], outranked=highest))
-    return QueueFleet(nodes=tuple(_lenders(held, reserved)), holders=holders, preempted=stakes.preempted())
+    projects = shares_of(_counted(held, spares))
+    borrowers = {share.name for share in projects if share.quota is not None and share.used > share.quota}
+    holders = tuple(_holders([*held, *(_Here(*row) for row in spares)], outranked=highest, borrowers=borrowers))
+    lenders = tuple(_lenders(held, reserved))
+    return QueueFleet(nodes=lenders, holders=holders, preempted=stakes.preempted(), projects=projects)
+
+
+def _counted(held: Sequence["_Here"], spares: Iterable[tuple[str, str, int]]) -> Iterable[tuple[str, int, int, int]]:
+    """Of each job that has devices, see `used_by_project`. `spares`: (node, job, devices) of nodes that are spares."""
+    ranks, kept = Counter[str](), Counter[str]()
+    for here in held:
+        ranks[here.job_id] += here.number
+    for _, job_id, number in spares:
+        kept[job_id] += number
+    for ids in batched(sorted({*ranks, *kept}), NODES_A_QUERY):
+        specs = _specs(ids)
+        for job_id, project in Job.objects.filter(pk__in=ids).values_list("id", "project"):
+            asked = specs[job_id].spares if job_id in specs else 0
+            yield project, ranks[job_id], kept[job_id], asked
 
 
 class _Here(NamedTuple):
@@ -140,6 +182,7 @@ class _Here(NamedTuple):
     node_id: str
     job_id: str
     number: int
+    replica: int = 0
 
 
 def _count(rows: Any, node: str, owner: str) -> list[tuple[str, Any, int]]:
@@ -152,7 +195,7 @@ def _held() -> list[_Here]:
     jobs: dict[int, str] = {}
     for some in batched(sorted({replica for _, replica, _ in rows}), NODES_A_QUERY):
         jobs |= dict(Replica.objects.filter(pk__in=some).values_list("pk", "attempt__job_id"))
-    return [_Here(node_id, jobs[replica], number) for node_id, replica, number in rows if replica in jobs]
+    return [_Here(node_id, jobs[replica], number, replica) for node_id, replica, number in rows if replica in jobs]
 
 
 def _lenders(held: Sequence[_Here], reserved: Mapping[str, str]) -> Iterable[Lender]:
@@ -212,25 +255,37 @@ def _devices() -> tuple[Mapping[str, int], Mapping[str, dict[str, int]]]:
     return sizes, usable
 
 
-def _holders(rows: Iterable[_Here], *, outranked: int | None) -> Iterable[Holder]:
+def _holders(rows: Sequence[_Here], *, outranked: int | None, borrowers: Collection[str]) -> Iterable[Holder]:
     """Each job that has devices. What they would lose is read of those of a lower priority than `outranked`."""
     devices: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for here in rows:
         devices[here.job_id][here.node_id] += here.number
-    yields = stakes.yielding()
+    yields, gives = stakes.yielding(), stakes.giving()
+    ranks: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
+    for here in rows:
+        if here.replica:
+            ranks[here.job_id].append((here.node_id, here.replica, here.number))
     for ids in batched(sorted(devices), NODES_A_QUERY):
         specs = _specs(ids)
         paces = dict(JobPace.objects.filter(job__in=ids).values_list("job_id", "pace"))
-        columns = ("id", "name", "priority", "state", "committed_step")
+        columns = ("id", "name", "priority", "state", "committed_step", "project")
         found = list(Job.objects.filter(pk__in=ids).values_list(*columns))
         able = {
             job_id: (step, paces.get(job_id))
-            for job_id, _, priority, state, step in found
-            if job_id in specs and job_id not in yields
-            if may_be_outranked(state, priority, highest=outranked, preemptible=specs[job_id].preemptible)
+            for job_id, _, priority, state, step, project in found
+            if job_id in specs and job_id not in yields and job_id not in gives
+            if may_be_outranked(
+                state,
+                priority,
+                highest=outranked,
+                preemptible=specs[job_id].preemptible,
+                borrows=project in borrowers,
+            )
         }
         stake_of = stakes.stakes_of(able, policies.of_fleet()) if able else {}
-        for job_id, name, priority, state, step in found:
+        read = {*able, *gives.keys() & set(ids)}
+        pieces = stakes.pieces_of((row for job_id in read for row in ranks[job_id]), read) if read else {}
+        for job_id, name, priority, state, step, project in found:
             held = Held(
                 id=job_id,
                 name=name,
@@ -241,6 +296,11 @@ def _holders(rows: Iterable[_Here], *, outranked: int | None) -> Iterable[Holder
                 recent=recent_of(paces.get(job_id)),
                 yields_to=yields.get(job_id),
                 stake=stake_of.get(job_id),
+                gives_to=gives[job_id][0] if job_id in gives else "",
+                gives=gives[job_id][1] if job_id in gives else (),
+                pieces=pieces.get(job_id, ()),
+                least=specs[job_id].least if job_id in specs else 1,
+                project=project,
             )
             yield holder_of(held, now_s())
 
@@ -261,6 +321,9 @@ def _specs(job_ids: Collection[str]) -> Mapping[str, _Kept]:
             _kept[job_id] = _Kept(
                 first=first_demand(spec),
                 later=later_demand(spec),
+                grows=growth_demand(spec),
+                least=spec.resources.min_replicas,
+                spares=max(0, spec.resources.spares.gpus),
                 steps=spec.training.steps,
                 has_env=bool(spec.env),
                 preemptible=spec.scheduling.preemptible,

@@ -210,7 +210,8 @@ class Request(models.Model):
     out. `withdrawn_by`: who takes it back, which is answered too. `drain`: the request whose part it is;
     `before`: the node's state when its drain was asked for. `code`: the fault of one, with its `value`. `urgent`: the
     job that a preemption makes room for (None: a person parks the job); its `value`: GPU-seconds that it is expected to
-    cost. `taken_at`: when it was begun."""
+    cost; `gives`: index and incarnation of the replicas that leave for it, []: the whole job. `taken_at`: when it was
+    begun."""
 
     id = models.CharField(primary_key=True, max_length=32)
     kind = models.CharField(max_length=12, choices=[(kind, kind) for kind in RequestKind])
@@ -226,6 +227,7 @@ class Request(models.Model):
     value = models.FloatField(default=0.0)
     before = models.CharField(max_length=16, blank=True, default="")
     urgent = models.ForeignKey(Job, null=True, on_delete=models.CASCADE, related_name="makes_room")
+    gives = models.JSONField(default=list)
     who = models.CharField(max_length=200)
     reason = models.TextField()
     asked_at = models.DateTimeField()

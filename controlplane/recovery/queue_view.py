@@ -1,14 +1,16 @@
 """Why a job waits, as the API answers it (`protocol.rest.JobQueue`): the plan that passes ask, made when asked."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from controlplane.jobs.models import Job
+from controlplane.jobs.seen import UNSEEN_ID
 from controlplane.policy.queue.explain import Explanation, Named, explain
 from controlplane.policy.queue.place import Victim
 from controlplane.policy.queue.spared import Spared
 from controlplane.protocol.states import QUEUED_JOB
 from controlplane.recovery import load_queue, stakes
+from controlplane.recovery.unseen import PRIVATE, as_seen_from
 from controlplane.runtime.clock import from_s, iso, now_s
 
 Json = dict[str, Any]
@@ -19,11 +21,16 @@ def job_queue(job: Job) -> Json:
     queue = load_queue.waiting()
     found = None
     if job.state in QUEUED_JOB and any(each.id == job.id for each in queue):
-        found = explain(queue, load_queue.load_fleet(queue), load_queue.config(), now_s(), job.id)
-    return _outside(job, len(queue)) if found is None else _inside(found)
+        queue, fleet = as_seen_from(job.project, queue, load_queue.load_fleet(queue))
+        found = explain(queue, fleet, load_queue.config(), now_s(), job.id)
+    return (
+        _outside(job, len(queue))
+        if found is None
+        else _inside(found, {each.id for each in queue if each.name == PRIVATE})
+    )
 
 
-def _inside(found: Explanation) -> Json:
+def _inside(found: Explanation, unseen: Collection[str]) -> Json:
     entry = found.entry
     return {
         "job_id": entry.job.id,
@@ -36,7 +43,7 @@ def _inside(found: Explanation) -> Json:
         "needs": found.needs,
         "devices_free": found.devices_free,
         "nodes_free": found.nodes_free,
-        "behind": entry.behind or None,
+        "behind": UNSEEN_ID if entry.behind in unseen else entry.behind or None,
         "ahead": _named(found.ahead),
         "ahead_count": found.ahead_count,
         "makes_room": _named(found.frees),
@@ -74,8 +81,8 @@ def _outside(job: Job, waiting: int) -> Json:
 
 
 def _preemption(victim: Victim) -> Json:
-    names = ("id", "name", "priority", "devices", "lost_gpu_s")
-    return {name: getattr(victim, name) for name in names} | {"asked": False}
+    names = ("name", "priority", "devices", "lost_gpu_s")
+    return {name: getattr(victim, name) for name in names} | {"id": _id(victim), "asked": False}
 
 
 def _yields(found: Explanation) -> list[Json]:
@@ -83,7 +90,7 @@ def _yields(found: Explanation) -> list[Json]:
     lost = stakes.expected(found.entry.job.id)
     return [
         {
-            "id": job.id,
+            "id": _id(job),
             "name": job.name,
             "priority": job.priority,
             "devices": None,
@@ -96,7 +103,7 @@ def _yields(found: Explanation) -> list[Json]:
 
 def _spared(job: Spared) -> Json:
     return {
-        "id": job.id,
+        "id": _id(job),
         "name": job.name,
         "priority": job.priority,
         "why": job.why,
@@ -104,9 +111,13 @@ def _spared(job: Spared) -> Json:
     }
 
 
+def _id(job: Named | Victim | Spared) -> str:
+    return UNSEEN_ID if job.name == PRIVATE else job.id
+
+
 def _named(jobs: Iterable[Named]) -> list[Json]:
     return [
-        {"id": job.id, "name": job.name, "priority": job.priority, "expected_end_at": _at(job.ends_s)} for job in jobs
+        {"id": _id(job), "name": job.name, "priority": job.priority, "expected_end_at": _at(job.ends_s)} for job in jobs
     ]
 
 

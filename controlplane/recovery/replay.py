@@ -13,7 +13,8 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from controlplane.jobs.models import Job
+from django.db.models import Q
+
 from controlplane.policies import selectors as policies
 from controlplane.policy.asked import Asks
 from controlplane.policy.config import PolicyConfig
@@ -78,12 +79,12 @@ def candidate_of(config: PolicyConfig, document: dict[str, Any] | None = None) -
 
 
 def replay(
-    *, since_s: float, after: str = "", limit: int = 500, job: Job | None = None, candidate: Candidate | None = None
+    *, since_s: float, after: str = "", limit: int = 500, among: Q | None = None, candidate: Candidate | None = None
 ) -> Page:
-    """A page of the decisions of the last `since_s` seconds (of `job` alone), oldest first, behind the id `after`."""
+    """A page of the decisions of the last `since_s` seconds (of those `among` alone), oldest first, behind the id
+    `after`."""
     first = after or make_id("dec", int((now_s() - since_s) * 1000.0), bytes(10))
-    rows = Decision.objects.filter(id__gt=first).order_by("id")
-    rows = rows.filter(job=job) if job is not None else rows
+    rows = Decision.objects.filter(among or Q(), id__gt=first).order_by("id")
     page, began_s = Page(), time.monotonic()
     known: dict[str, PolicyConfig | None] = {}
     passes = [list(group) for _, group in groupby(rows.values(*COLUMNS)[:limit], key=_of_pass)]

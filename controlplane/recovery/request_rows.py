@@ -6,12 +6,15 @@ Called by who asks for people (`requests`) and by what a decision makes of it (`
 from datetime import timedelta
 from typing import Any
 
+from controlplane.changes.kinds import CreatePreemption
 from controlplane.jobs.models import Job, Replica
 from controlplane.jobs.services import wake_job, wake_job_later
+from controlplane.policy.titles import number_of
 from controlplane.protocol.plain import without_secrets
 from controlplane.protocol.states import RequestKind, RequestState
 from controlplane.recovery import asked
 from controlplane.recovery.models import Decision, Request
+from controlplane.recovery.unseen import name_for
 from controlplane.runtime import events, guard
 from controlplane.runtime.clock import now
 from controlplane.runtime.ids import new_id
@@ -67,8 +70,12 @@ def _words(row: Request) -> str:
             return f"{row.code} for rank {row.rank} of replica {row.replica}"
         case RequestKind.DRAIN:
             return f"drain {row.node.name}" if row.node is not None else "drain a node"
+        case RequestKind.PREEMPT if row.gives and row.urgent is not None:
+            return f"give {number_of(len(row.gives), 'replica')} to {row.urgent.name}"
         case RequestKind.PREEMPT:
-            return f"yield its devices to {row.urgent.name}" if row.urgent is not None else "yield its devices and wait"
+            if row.urgent is None:
+                return "yield its devices and wait"
+            return f"yield its devices to {name_for(row.job, row.urgent)}"
         case RequestKind.RESUME:
             return "continue"
     return "save a checkpoint"
@@ -111,11 +118,12 @@ def ask_of_drain(replica: Replica, drain_id: str) -> None:
     )  # fmt: skip
 
 
-def ask_to_yield(victim: str, urgent: Job, *, attempt: int, lost_gpu_s: float, why: str) -> None:
+def ask_to_yield(urgent: Job, asks: CreatePreemption) -> None:
     """In the name of the queue. The victim's row is not locked by who asks, so it is woken after the commit."""
     ask(
-        RequestKind.PREEMPT, QUEUE, why,
-        job=Job.objects.get(pk=victim), later=True, urgent=urgent, attempt=attempt, value=lost_gpu_s,
+        RequestKind.PREEMPT, QUEUE, asks.why,
+        job=Job.objects.get(pk=asks.victim), later=True, urgent=urgent, attempt=asks.attempt, value=asks.lost_gpu_s,
+        gives=[list(life) for life in asks.gives],
     )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Reading incidents, decisions and signals."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from functools import reduce
 from operator import or_
@@ -32,6 +33,15 @@ BEFORE_S = 60.0
 LEFT_OUT = "events.left_out"
 
 
+Only = Callable[..., Q]
+"""A filter of rows by the project at a path, see `access.rights.Rights.only`."""
+
+
+def of_all(path: str, *, none_too: bool = False) -> Q:
+    """Every row."""
+    return Q()
+
+
 def incidents(*, state: str | None = None, job_id: str | None = None) -> QuerySet[Incident]:
     """Newest first."""
     rows = Incident.objects.select_related("job", "node").order_by("-opened_at", "-id")
@@ -40,14 +50,21 @@ def incidents(*, state: str | None = None, job_id: str | None = None) -> QuerySe
     return rows.filter(job_id=job_id) if job_id else rows
 
 
-def incident_detail(incident_id: str) -> dict[str, Any]:
-    """The summary with its signals, decisions (and their commands), looks and events.
-    Raises NotFound."""
+def incident(incident_id: str) -> Incident:
+    """Raises NotFound."""
     row = Incident.objects.select_related("job", "node").filter(pk=incident_id).first()
     if row is None:
         raise NotFound(f"no incident {incident_id!r}")
-    signals = row.signals.select_related("node").order_by("seen_at", "id")
-    decisions = row.decisions.select_related("job").defer("snapshot", "job__spec").order_by("at", "id")
+    return row
+
+
+def incident_detail(incident_id: str, only: Only = of_all) -> dict[str, Any]:
+    """The summary with its signals, decisions (and their commands), looks and events. One of the fleet can be about
+    several jobs: of those that `only` leaves out nothing is told. Raises NotFound."""
+    row = incident(incident_id)
+    of_seen = only("job__project", none_too=True)
+    signals = row.signals.filter(of_seen).select_related("node").order_by("seen_at", "id")
+    decisions = row.decisions.filter(of_seen).select_related("job").defer("snapshot", "job__spec").order_by("at", "id")
     return {
         **incident_summary(row),
         "signals": [signal_summary(signal) for signal in signals],
@@ -220,9 +237,9 @@ def snapshot_of(row: Decision) -> JobSnapshot:
     return unpacked(bytes(row.snapshot), JobSnapshot)
 
 
-def signals_of_node(node_id: str) -> tuple[list[dict[str, Any]], int]:
+def signals_of_node(node_id: str, only: Only = of_all) -> tuple[list[dict[str, Any]], int]:
     """(open findings about the node, newest first, then the newest settled ones; how many older ones are left out)."""
-    rows = Signal.objects.filter(node_id=node_id).select_related("node")
+    rows = Signal.objects.filter(only("job__project", none_too=True), node_id=node_id).select_related("node")
     newest = rows.order_by(F("settled_at").desc(nulls_first=True), "-seen_at", "-id")[:NODE_SIGNALS]
     return [signal_summary(row) for row in newest], max(0, rows.count() - NODE_SIGNALS)
 

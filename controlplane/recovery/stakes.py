@@ -4,7 +4,7 @@ A few queries for all jobs together, grouped by job. Reads alone.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,24 +12,51 @@ from django.db.models import Count, F, Max, Min, Q, Window
 from django.db.models.functions import RowNumber
 
 from controlplane.changes.assembly.measured import RECENT
-from controlplane.changes.assembly.queue import HOUR_S, Asks, Trained, stake_of
+from controlplane.changes.assembly.queue import HOUR_S, Asks, Piece, Trained, stake_of
 from controlplane.checkpoints.models import Checkpoint
-from controlplane.jobs.models import Attempt
+from controlplane.jobs.models import Attempt, Replica
 from controlplane.jobs.numbers import COMMITTED_CHECKPOINTS, LOCAL_KIND
 from controlplane.policy.checkpoints import TRUSTED
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.queue.rows import Stake
-from controlplane.protocol.states import LIVE_REQUEST, AttemptState, RequestKind, RequestState
+from controlplane.protocol.states import LIVE_REQUEST, AttemptState, ReplicaState, RequestKind, RequestState
 from controlplane.recovery.models import LIVE, Request, ViewRow
 from controlplane.runtime.clock import ago
 
+TRAINS = (ReplicaState.ACTIVE, ReplicaState.SPARE)
 CAME_TO_IT = [str(state) for state in (*LIVE_REQUEST, RequestState.DONE)]
 
 
 def yielding() -> Mapping[str, str]:
-    """Of each job that is asked to yield its devices the id of the job that needs them, "" where a person asks."""
-    rows = _asked().filter(LIVE, withdrawn_by="")
+    """Of each job that is asked to yield all its devices the id of the job that needs them, "" where a person asks."""
+    rows = _asked().filter(LIVE, withdrawn_by="", gives=[])
     return {job_id: urgent or "" for job_id, urgent in rows.values_list("job_id", "urgent_id") if job_id}
+
+
+def giving() -> Mapping[str, tuple[str, frozenset[tuple[int, int]]]]:
+    """Of each job that gives replicas: (the job that needs them, index and incarnation of each)."""
+    rows = _asked().filter(LIVE, withdrawn_by="").exclude(gives=[]).order_by("id")
+    found: dict[str, tuple[str, frozenset[tuple[int, int]]]] = {}
+    for job_id, urgent, lives in rows.values_list("job_id", "urgent_id", "gives"):
+        before = found.get(job_id, ("", frozenset()))[1]
+        found[job_id] = (urgent or "", before | {(index, incarnation) for index, incarnation in lives})
+    return found
+
+
+def pieces_of(held: Iterable[tuple[str, int, int]], job_ids: Collection[str]) -> Mapping[str, list[Piece]]:
+    """The replicas of these jobs. `held`: (node, key of the replica's row, devices)."""
+    rows = Replica.objects.filter(attempt__job__in=list(job_ids)).exclude(attempt__state=AttemptState.ENDED)
+    columns = ("pk", "attempt__job_id", "index", "incarnation", "state", "ordered_out", "relieved")
+    devices: dict[int, dict[str, int]] = defaultdict(dict)
+    for node_id, replica, number in held:
+        devices[replica][node_id] = number
+    found: dict[str, list[Piece]] = defaultdict(list)
+    for key, job_id, index, incarnation, state, ordered, relieved in rows.values_list(*columns):
+        if key not in devices:
+            continue
+        trains = state in TRAINS and not ordered and not relieved
+        found[job_id].append(Piece(index=index, incarnation=incarnation, devices=devices[key], trains=trains))
+    return found
 
 
 def expected(urgent: str) -> Mapping[str, float]:
@@ -45,7 +72,8 @@ def preempted() -> int:
 
 def stakes_of(jobs: Mapping[str, tuple[int, Any]], policy: PolicyConfig) -> Mapping[str, Stake]:
     """Of those (committed step and pace by id) whose attempt runs."""
-    live = _attempts(jobs.keys())
+    rows = _attempts(jobs.keys())
+    live = {job_id: (number, began) for job_id, (number, began, _) in rows.items()}
     kept, saves, views, asked = _kept(live), _saves(live), _first_views(live), _history(live)
     found: dict[str, Stake] = {}
     for job_id, (number, began) in live.items():
@@ -60,6 +88,7 @@ def stakes_of(jobs: Mapping[str, tuple[int, Any]], policy: PolicyConfig) -> Mapp
             recent=recent_of(pace),
             saves=saves.get(job_id, ()),
             asks=asked.get(job_id, Asks()),
+            grown_s=grown.timestamp() if (grown := rows[job_id][2]) is not None else None,
         )
         found[job_id] = stake_of(trained, policy)
     return found
@@ -74,9 +103,11 @@ def _asked() -> Any:
     return Request.objects.filter(kind=RequestKind.PREEMPT)
 
 
-def _attempts(ids: Collection[str]) -> Mapping[str, tuple[int, datetime]]:
+def _attempts(ids: Collection[str]) -> Mapping[str, tuple[int, datetime, datetime | None]]:
+    """Of those whose attempt runs: its number, when it began, when it last grew."""
     rows = Attempt.objects.filter(job__in=list(ids), state=AttemptState.RUNNING)
-    return {job_id: (number, at) for job_id, number, at in rows.values_list("job_id", "number", "started_at")}
+    columns = ("job_id", "number", "started_at", "grown_at")
+    return {job_id: (number, at, grown) for job_id, number, at, grown in rows.values_list(*columns)}
 
 
 def _persistent(ids: Collection[str]) -> Any:

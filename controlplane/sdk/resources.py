@@ -40,13 +40,20 @@ class Jobs(_Group):
         return self._run(calls.get(calls.one("jobs", job_id), rest.JobDetail))
 
     def list(
-        self, *, state: str | None = None, q: str | None = None, labels: str | None = None, limit: int | None = None
+        self,
+        *,
+        state: str | None = None,
+        q: str | None = None,
+        project: str | None = None,
+        labels: str | None = None,
+        limit: int | None = None,
     ) -> Any:
         """Iterates over every Job, newest first; `limit` rows a page, `labels` as "team=nlp,stage=two"."""
-        return self._pages(calls.get("/jobs", Page[rest.Job], state=state, q=q, labels=labels, limit=limit))
+        wanted = {"state": state, "q": q, "project": project, "labels": labels}
+        return self._pages(calls.get("/jobs", Page[rest.Job], **wanted, limit=limit))
 
     def page(self, **params: Any) -> Any:
-        """One Page of Jobs; `state`, `q`, `labels`, `limit`, `cursor`."""
+        """One Page of Jobs; `state`, `q`, `project`, `labels`, `limit`, `cursor`."""
         return self._run(calls.get("/jobs", Page[rest.Job], **params))
 
     def cancel(self, job_id: str, reason: str) -> Any:
@@ -363,9 +370,9 @@ class Tokens(_Group):
         """Iterates over mine."""
         return self._pages(calls.get("/tokens", Page[rest.Token]))
 
-    def create(self, name: str, *, scope: str = "read", expires_in_s: float | None = None) -> Any:
-        """Token whose `token` is told this once."""
-        body = {"name": name, "scope": scope, "expires_in_s": expires_in_s}
+    def create(self, name: str, *, scope: str = "read", expires_in_s: float | None = None, project: str = "") -> Any:
+        """Token whose `token` is told this once; good in `project` alone, if one is named."""
+        body = {"name": name, "scope": scope, "expires_in_s": expires_in_s, "project": project}
         return self._run(calls.post("/tokens", body, rest.Token))
 
     def revoke(self, token_id: str) -> Any:

@@ -65,7 +65,7 @@ class Asked:
         whose = "" if request.kind is RequestKind.DRAIN else rows.job_id
         put(rows.requests, request.id, request, whose)
         if request.kind is RequestKind.PREEMPT:
-            rows.yields[request.id] = YieldRow(urgent, self._kernel.now_s)
+            rows.yields[request.id] = YieldRow(urgent, self._kernel.now_s, request.gives)
         of = f" of {rows.name}" if len(rows.jobs) > 1 and whose else ""
         self._kernel.log("person", f"asks {request.id}{of}: {request.kind} {request.node_id or request.replica or ''}")
         self._ring(whose)
@@ -84,6 +84,7 @@ class Asked:
             attempt=asks.attempt,
             value=asks.lost_gpu_s,
             urgent=self._rows.name,
+            gives=asks.gives,
         )
         self._write(request, victim, urgent=self._rows.job_id)
 

@@ -300,6 +300,7 @@ def _attempt(rows: Rows) -> AttemptFact | None:
         resume_step=row.resume_step,
         end_code=row.end_code,
         max_contributors=row.max_contributors,
+        yielded=row.yielded,
     )
 
 

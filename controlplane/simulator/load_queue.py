@@ -3,12 +3,15 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
+import msgspec
+
 from controlplane.changes.assembly.measured import RECENT
 from controlplane.changes.assembly.queue import (
     HOUR_S,
     LEAVING,
     Asks,
     Held,
+    Piece,
     Trained,
     held_back,
     holder_of,
@@ -20,10 +23,11 @@ from controlplane.policy import findings
 from controlplane.policy.checkpoints import TRUSTED
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.placement import PLACEABLE
-from controlplane.policy.queue.demand import first_demand, later_demand
+from controlplane.policy.queue.demand import first_demand, growth_demand, later_demand
 from controlplane.policy.queue.place import FRONT, QueuePlace
 from controlplane.policy.queue.rows import Holder, Lender, Pending, QueueFleet, QueuePlan, Stake, config_of
-from controlplane.policy.queue.schedule import in_turn, schedule
+from controlplane.policy.queue.schedule import growth, schedule
+from controlplane.policy.queue.shares import in_turn
 from controlplane.policy.queue.words import place_of as place_in
 from controlplane.policy.rules.lifecycle import parked_words
 from controlplane.policy.snapshot import NodeFact
@@ -32,10 +36,11 @@ from controlplane.protocol.states import (
     QUEUED_JOB,
     AttemptState,
     JobState,
+    ReplicaState,
     RequestState,
 )
-from controlplane.simulator.load import places
-from controlplane.simulator.rows import Rows
+from controlplane.simulator.load import places, there
+from controlplane.simulator.rows import ReplicaRow, Rows
 from controlplane.simulator.shared import Part, YieldRow
 
 CAME_TO_IT = (*LIVE_REQUEST, RequestState.DONE)
@@ -45,6 +50,11 @@ def place_of(rows: Rows, nodes: Iterable[NodeFact], config: PolicyConfig, now_s:
     """Where the job stands; None: it is not in the queue, or alone there and outranks nobody. `nodes`: the fleet, as no
     job sees it as its own."""
     mine = rows.spec.scheduling.priority
+    if rows.state == JobState.RUNNING and rows.attempt is not None and rows.attempt.yielded:
+        queue = [_pending(each, config, now_s) for each in rows.jobs.values() if _waits(each)]
+        grower = msgspec.structs.replace(_pending(rows, config, now_s), demand=growth_demand(rows.spec), held="")
+        fleet = fleet_of(rows.jobs, [], nodes, config, now_s)
+        return place_in(growth(queue, fleet, config_of(config), now_s, grower), rows.job_id)
     others = [each for each in rows.jobs.values() if each is not rows]
     if not _waits(rows):
         return None
@@ -57,12 +67,18 @@ def place_of(rows: Rows, nodes: Iterable[NodeFact], config: PolicyConfig, now_s:
 def plan_of(jobs: Mapping[str, Rows], nodes: Iterable[NodeFact], config: PolicyConfig, now_s: float) -> QueuePlan:
     """The queue's plan over all jobs."""
     queue = [_pending(rows, config, now_s) for rows in jobs.values() if _waits(rows)]
-    fleet = QueueFleet(
+    return schedule(queue, fleet_of(jobs, queue, nodes, config, now_s), config_of(config), now_s)
+
+
+def fleet_of(
+    jobs: Mapping[str, Rows], queue: list[Pending], nodes: Iterable[NodeFact], config: PolicyConfig, now_s: float
+) -> QueueFleet:
+    """Nodes and who holds devices, with what those would lose that this queue outranks."""
+    return QueueFleet(
         nodes=tuple(_lenders(jobs, nodes, config)),
         holders=tuple(_holders(jobs, queue, config, now_s)),
         preempted=sum(_is_of_late(row, now_s) for rows in jobs.values() for row in rows.yields.values()),
     )
-    return schedule(queue, fleet, config_of(config), now_s)
 
 
 def front(jobs: Mapping[str, Rows], config: PolicyConfig, now_s: float, number: int = FRONT) -> list[str]:
@@ -109,9 +125,10 @@ def _holders(jobs: Mapping[str, Rows], queue: list[Pending], config: PolicyConfi
     highest = max((job.priority for job in queue if not job.held), default=None)
     for rows in jobs.values():
         devices, spec = _devices(rows), rows.spec
-        yields = [
+        asked = [
             row for row_id, row in rows.yields.items() if row.state in LIVE_REQUEST and not _withdrawn(rows, row_id)
         ]
+        yields, gives = [row for row in asked if not row.gives], [row for row in asked if row.gives]
         able = may_be_outranked(
             rows.state, spec.scheduling.priority, highest=highest, preemptible=spec.scheduling.preemptible
         )
@@ -125,9 +142,23 @@ def _holders(jobs: Mapping[str, Rows], queue: list[Pending], config: PolicyConfi
                 left=spec.training.steps - rows.committed_step,
                 recent=rows.calm[:RECENT],
                 yields_to=yields[0].urgent if yields else None,
-                stake=_stake(rows, config, now_s) if able and not yields else None,
+                stake=_stake(rows, config, now_s) if able and not asked else None,
+                gives={life for row in gives for life in row.gives},
+                gives_to=gives[0].urgent if gives else "",
+                pieces=[_piece(row) for row in rows.replicas.values()],
+                least=spec.resources.min_replicas,
             )
             yield holder_of(held, now_s)
+
+
+def _piece(row: ReplicaRow) -> Piece:
+    trains = row.state in (ReplicaState.ACTIVE, ReplicaState.SPARE) and not row.ordered_out and not row.relieved
+    return Piece(
+        index=row.index,
+        incarnation=row.incarnation,
+        devices=Counter(place.node_id for place in there(row)),
+        trains=trains,
+    )
 
 
 def _withdrawn(rows: Rows, request_id: str) -> bool:
@@ -166,6 +197,7 @@ def _stake(rows: Rows, config: PolicyConfig, now_s: float) -> Stake | None:
             done_s=max(done, default=None),
             nothing_s=max(over, default=None),
         ),
+        grown_s=attempt.grown_s,
     )
     return stake_of(trained, config)
 

@@ -215,7 +215,8 @@ class Processes(DueRows):
         holders = {*rows.commanded.contributors, *rows.commanded.standbys} | caught_up
         members = {member.replica: member.incarnation for member in rows.announced[rows.commanded.epoch].members}
         gone = members.get(row.index) != row.incarnation
-        return "its place is taken" if gone and len(holders & members.keys()) >= attempt.replicas else None
+        enough = len(holders & members.keys()) >= attempt.replicas - attempt.yielded
+        return "its place is taken" if gone and enough else None
 
     def _nobody_waits(self, row: ReplicaRow) -> str | None:
         """Why one that was ordered out may end: no member of the view counts on it."""

@@ -1,6 +1,7 @@
 """Invariants of several jobs on one fleet, watched at each decision and in the end.
 
 I-gang: a job starts with its whole gang. I-yield: nobody yields who need not, nor more often than the policy allows.
+I-part: a job that gives replicas trains on with enough others, in one attempt, and takes back no more than it gave.
 I-kept: a job that yielded continues with what its decision promised. I-starve: nobody waits for what is free. That no
 device has two jobs is I5's, and that no job suffers from another's failure I-evict's and I-restart's, which know of
 each job what is truly wrong with it alone.
@@ -12,11 +13,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from controlplane.changes.assembly.queue import HOUR_S
-from controlplane.policy.plan import PREEMPTED, AskPreemption, Decision
+from controlplane.policy.plan import (
+    PREEMPTED,
+    AnnounceView,
+    AskPreemption,
+    Decision,
+    EndAttempt,
+    PlaceAttempt,
+    SetYielded,
+)
 from controlplane.policy.queue.place import HAS_ROOM
-from controlplane.policy.rules import make_room
+from controlplane.policy.requests import GIVE
+from controlplane.policy.rules import grow, make_room
 from controlplane.protocol.spec import ranks_per_replica, replica_count
-from controlplane.protocol.states import QUEUED_JOB, AttemptState, RequestState
+from controlplane.protocol.states import QUEUED_JOB, AttemptState, ReplicaState, RequestState
 from controlplane.simulator import load_queue
 from controlplane.simulator.load import load_nodes
 
@@ -25,6 +35,7 @@ if TYPE_CHECKING:
     from controlplane.simulator.rows import Rows
     from controlplane.simulator.world import World
 
+TRAINS = (ReplicaState.ACTIVE, ReplicaState.SPARE)
 NOTHING = (RequestState.WITHDRAWN, RequestState.REFUSED, RequestState.LAPSED)
 
 
@@ -47,13 +58,15 @@ class Promises:
         self._placed: dict[str, int] = {}
         self._open: dict[str, Promise] = {}
         self._waits: dict[str, str] = {}
-        self.asked = self.preempted = self.resumed = 0
+        self.asked = self.preempted = self.resumed = self.given = self.grown = 0
 
     def made(self, run: JobRun, decision: Decision) -> None:
         """A decision of the job has been carried out."""
         for act in decision.actions:
             if isinstance(act, AskPreemption):
                 self._asked(run, act, decision)
+        if decision.rule in (GIVE, grow.RULE):
+            self._gives(run, decision)
         if decision.reason_code == PREEMPTED and decision.choice == "preempt":
             self._yielded(run, decision)
         attempt = run.rows.attempt
@@ -79,11 +92,32 @@ class Promises:
         expect(act.attempt == attempt.number, f"I-yield: {who} in attempt {act.attempt}, and is in {attempt.number}")
         ran_s = now_s - attempt.started_s
         expect(ran_s >= config.preempt_min_runtime_s, f"I-yield: {who} {ran_s:.1f} s after it began")
+        if act.gives:
+            trains = {(row.index, row.incarnation) for row in rows.replicas.values() if row.state in TRAINS}
+            left = len(trains - set(act.gives))
+            expect(set(act.gives) <= trains, f"I-part: {who} for replicas that do not train")
+            expect(left >= max(1, victim.spec.resources.min_replicas), f"I-part: {who}, {left} replicas would be left")
         mine, fleet = self._lately(rows, now_s), 0
         for run in self._here():
             fleet += self._lately(run.rows, now_s)
         expect(mine <= config.max_preemptions_of_job, f"I-yield: {who}, {mine} times within an hour")
         expect(fleet <= config.max_preemptions, f"I-yield: {fleet} jobs are asked to yield within an hour")
+
+    def _gives(self, run: JobRun, decision: Decision) -> None:
+        """A step of replicas that leave for another job, or one that is taken back."""
+        expect, attempt, least = run.checkers.expect, run.rows.attempt, max(1, run.spec.resources.min_replicas)
+        for act in decision.actions:
+            if isinstance(act, AnnounceView):
+                members = len(act.view.members)
+                expect(members >= least, f"I-part: {members} replicas train on, {least} must")
+            elif isinstance(act, SetYielded):
+                within = attempt is not None and act.number == attempt.number and 0 <= act.replicas < attempt.replicas
+                expect(within, f"I-part: attempt {act.number} is to be without {act.replicas} replicas")
+                self.grown += act.grows
+                self.given += not act.grows and decision.choice == RequestState.TAKEN
+            else:
+                ends = isinstance(act, EndAttempt | PlaceAttempt)
+                expect(not ends, "I-part: an attempt ends, or begins, for replicas that leave")
 
     def _lately(self, rows: Rows, now_s: float) -> int:
         asked = (row for row in rows.yields.values() if row.urgent and row.state not in NOTHING)

@@ -41,8 +41,7 @@ NEWEST_STEPS = 20
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Commands on their way to a node, as its link hands them on: signatures are made and
-    verified outside the cores (docs/adr/0017-signed-commands-sealed-hints.md), so there are none here."""
+    """Commands on their way to a node, unsigned: the cores sign and verify nothing (ADR 0017)."""
 
     commands: tuple[CommandEnvelope, ...]
 
@@ -51,8 +50,8 @@ class Order:
 class ReplicaRow:
     """One incarnation of a slot. `states` of the ranks that have moved. `phase_since_s` and `spoke_s` (server time of
     its last word to its agent) are hints by rank; `told` is the newest of each, in the same phase since
-    `told_since_s`. `times_out`: how often it was left out, `out_s`: when last. `caught_up`:
-    the role in which its last catch-up ended. `ordered_out`: the person who ordered it out, at `ordered_s`."""
+    `told_since_s`. `times_out`: how often it was left out, `out_s`: when last. `caught_up`: the role in which its last
+    catch-up ended. `ordered_out`: the person who ordered it out, at `ordered_s`."""
 
     index: int
     incarnation: int
@@ -96,7 +95,7 @@ class ReplicaRow:
 
 @dataclass(slots=True)
 class AttemptRow:
-    """One launch of the job. `saved`: a checkpoint beyond `resume_step`."""
+    """One launch of the job. `saved`: a checkpoint beyond `resume_step`. `yielded`, `grown_s`: see `jobs.Attempt`."""
 
     number: int
     state: AttemptState
@@ -111,6 +110,8 @@ class AttemptRow:
     end_code: str = ""
     end_reason: str = ""
     ended_s: float | None = None
+    yielded: int = 0
+    grown_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -118,9 +119,8 @@ class NodeRow:
     """`seen_s` last frame, `ranks_s` by job the last that told of ranks; up to `applied_seq` of the journal
     `journal_id` is applied, `session` is the newest. `reserved_for`: the job whose spare it is, "" for none.
     `connected`: its connection, which `web` holds, is open since `opened_s`; `closed_s`: when it was closed.
-    `emptied`: by a drain that is done. `barred`: devices that take no work, of which `resets` wait for a reset
-    since then. `reason`: why it is in its state. `model` and `memory_bytes` of
-    each of its devices, `risks` of those that gave samples."""
+    `emptied`: by a drain that is done. `barred`: devices that take no work, of which `resets` wait for a reset since
+    then. `reason`: why it is in its state. `model`, `memory_bytes` of its devices, `risks` of those with samples."""
 
     id: str
     devices: int

@@ -323,7 +323,8 @@ class Server:
     # --- the queue, of several jobs ------------------------------------------------------------
 
     def _place(self, rows: Rows, now_s: float) -> QueuePlace | None:
-        nodes = load_nodes(self.fleet.rows, now_s, self._unsure) if rows.state in QUEUED_JOB else ()
+        asks = rows.state in QUEUED_JOB or (rows.attempt is not None and rows.attempt.yielded > 0)
+        nodes = load_nodes(self.fleet.rows, now_s, self._unsure) if asks else ()
         return load_queue.place_of(rows, nodes, self._config, now_s)
 
     def _front(self) -> list[str]:

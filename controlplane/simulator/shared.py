@@ -70,10 +70,12 @@ def put(table: MutableMapping[str, V], key: str, value: V, owner: str) -> None:
 
 @dataclass(slots=True)
 class YieldRow:
-    """A job is asked to yield, at `asked_s`: to the job `urgent`, or ("") by a person. It is over since `ended_s`."""
+    """A job is asked to yield, at `asked_s`: to the job `urgent`, or ("") by a person. `gives`: index and incarnation
+    of the replicas that it is to give; (): all it has. It is over since `ended_s`."""
 
     urgent: str
     asked_s: float
+    gives: tuple[tuple[int, int], ...] = ()
     state: RequestState = RequestState.OPEN
     ended_s: float | None = None
 

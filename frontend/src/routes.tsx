@@ -57,6 +57,8 @@ const PAGES = {
   decision: () => import("./pages/DecisionPage").then((module) => ({ Component: module.DecisionPage })),
   ledger: () => import("./pages/LedgerPage").then((module) => ({ Component: module.LedgerPage })),
   policies: () => import("./pages/PoliciesPage").then((module) => ({ Component: module.PoliciesPage })),
+  projects: () => import("./pages/ProjectsPage").then((module) => ({ Component: module.ProjectsPage })),
+  project: () => import("./pages/ProjectPage").then((module) => ({ Component: module.ProjectPage })),
   nodes: () => import("./pages/NodesPage").then((module) => ({ Component: module.NodesPage })),
   node: () => import("./pages/NodePage").then((module) => ({ Component: module.NodePage })),
 };
@@ -87,6 +89,8 @@ export function makeRouter(): ReturnType<typeof createBrowserRouter> {
             { path: "decisions/:id", lazy: () => retried(PAGES.decision) },
             { path: "ledger", lazy: () => retried(PAGES.ledger) },
             { path: "policies", lazy: () => retried(PAGES.policies) },
+            { path: "projects", lazy: () => retried(PAGES.projects) },
+            { path: "projects/:name", lazy: () => retried(PAGES.project) },
             { path: "nodes", lazy: () => retried(PAGES.nodes) },
             { path: "nodes/:id", lazy: () => retried(PAGES.node) },
             { path: "*", element: <NotFound /> },

@@ -9,7 +9,7 @@ import pytest
 from controlplane.changes.kinds import CreatePreemption, CreateReplica, ReplicaKey
 from controlplane.policy.plan import AskPreemption, Decision
 from controlplane.policy.rules import make_room
-from controlplane.protocol.spec import Scheduling, TrainSpec
+from controlplane.protocol.spec import Resources, Scheduling, TrainSpec
 from controlplane.protocol.states import AttemptState, JobState, RequestKind
 from controlplane.simulator import crowd
 from controlplane.simulator.__main__ import main
@@ -94,6 +94,91 @@ def test_an_urgent_job_gets_its_devices_and_the_one_that_yields_comes_back_where
     assert (world.promises.asked, world.promises.preempted, world.promises.resumed) == (1, 1, 1)
     world.judge()
     clean(world)
+
+
+def small(priority: int, steps: int = 20) -> TrainSpec:
+    """A job of one replica."""
+    spec = msgspec.structs.replace(job_spec(spare_gpus=0, steps=steps), scheduling=Scheduling(priority=priority))
+    return msgspec.structs.replace(spec, resources=Resources(nodes=1, gpus_per_node=2))
+
+
+def giving(*others: JobPlan, min_replicas: int = 1) -> World:
+    """Three replicas on all three nodes, and urgent jobs of one replica each."""
+    first = msgspec.structs.replace(
+        job_spec(spare_gpus=0, steps=100_000, min_replicas=min_replicas), scheduling=Scheduling(priority=300)
+    )
+    nodes = {f"node-{index}": 2 for index in range(3)}
+    plan = WorldPlan(spec=first, name="long", others=others, nodes=nodes, timing=Timing(saves_asked=True))
+    world = World(5, plan=plan, config=crowd.CONFIG)
+    world.start()
+    return world
+
+
+def test_one_replica_leaves_for_a_small_urgent_job_the_others_train_on_and_it_comes_back() -> None:
+    world = giving(JobPlan(name="urgent", spec=small(900), arrives_s=40.0))
+    long, urgent = both(world)
+    world.kernel.run(40.0)
+    before = long.rows.committed_step
+    world.kernel.run(46.0)
+    attempt = long.rows.attempt
+    assert attempt is not None
+    assert (long.rows.state, attempt.number, attempt.yielded) == (JobState.RUNNING, 1, 1)
+    assert (urgent.rows.state, long.rows.incidents) == (JobState.RUNNING, 0), "no fault, no incident"
+    assert long.rows.committed_step > before + 3, "the others train on"
+    world.kernel.run(110.0)
+    assert urgent.rows.state is JobState.SUCCEEDED
+    assert (attempt.number, attempt.yielded, long.rows.restarts) == (1, 0, 0)
+    assert [str(row.state) for row in long.rows.replicas.values()] == ["active"] * 3
+    assert (world.promises.given, world.promises.grown, world.promises.preempted) == (1, 1, 0)
+    world.judge()
+    clean(world)
+
+
+def test_a_job_gives_no_replica_below_its_least_and_yields_whole_instead() -> None:
+    world = giving(JobPlan(name="urgent", spec=small(900), arrives_s=40.0), min_replicas=3)
+    world.kernel.run(60.0)
+    long, _ = both(world)
+    assert (world.promises.given, world.promises.preempted) == (0, 1)
+    assert long.rows.attempts, "its attempt ended"
+    world.judge()
+    clean(world)
+
+
+def test_what_it_gave_is_not_taken_back_while_somebody_of_its_priority_waits_for_it() -> None:
+    waits = JobPlan(name="waits", spec=small(300, steps=100_000), arrives_s=50.0)
+    world = giving(JobPlan(name="urgent", spec=small(900), arrives_s=40.0), waits)
+    world.kernel.run(120.0)
+    long, urgent, third = world.runs.values()
+    assert (urgent.rows.state, third.rows.state) == (JobState.SUCCEEDED, JobState.RUNNING)
+    assert long.rows.attempt is not None
+    assert (long.rows.attempt.yielded, world.promises.grown) == (1, 0)
+    world.judge()
+    clean(world)
+
+
+def test_a_request_for_replicas_that_is_withdrawn_in_time_takes_none() -> None:
+    world = giving(JobPlan(name="urgent", spec=small(900), arrives_s=40.0))
+    long, urgent = both(world)
+    world.kernel.run(40.05)
+    assert long.rows.requests, "it is asked"
+    urgent.rows.cancel_requested = True
+    world.server.ring(urgent.id)
+    world.kernel.run(80.0)
+    assert long.rows.attempt is not None
+    assert (urgent.rows.state, long.rows.attempt.yielded) == (JobState.CANCELLED, 0)
+    assert [str(row.state) for row in long.rows.replicas.values()] == ["active"] * 3
+    clean(world)
+
+
+def test_a_job_that_is_left_with_too_few_replicas_is_found() -> None:
+    world = giving(JobPlan(name="urgent", spec=small(900), arrives_s=1000.0))
+    world.kernel.run(20.0)
+    (long,) = (run for run in world.runs.values() if run.is_here)
+    assert long.rows.attempt is not None
+    lives = tuple((row.index, row.incarnation) for row in long.rows.replicas.values())
+    act = AskPreemption(victim=long.id, attempt=1, lost_gpu_s=1.0, why="it is so", gives=lives)
+    world.promises.made(long, msgspec.structs.replace(asks(long), actions=(act,)))
+    assert any("I-part" in each and "0 replicas would be left" in each for each in world.checkers.violations)
 
 
 @pytest.mark.parametrize("asks", [{"urgent": 300}, {"preemptible": False}], ids=["no less urgent", "not preemptible"])

@@ -8,13 +8,14 @@ from ninja import Router
 from controlplane.access import services as access
 from controlplane.access.models import Scope
 from controlplane.api import bodies
-from controlplane.api.auth import needs, principal_of
+from controlplane.api.auth import needs, needs_in_project, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
 from controlplane.api.faults import FAULTS, inject
 from controlplane.api.idempotency import Effect, once
 from controlplane.api.pages import listing
 from controlplane.api.problems import Kind, Problem
+from controlplane.api.reach import job_of, judge, reach
 from controlplane.protocol import rest
 from controlplane.runtime.events import newest_seq
 from controlplane.runtime.requests import request_id_of
@@ -47,7 +48,7 @@ def list_faults(request: HttpRequest) -> HttpResponse:
 @router.post(
     "/demo/faults",
     summary="Break something",
-    auth=needs(Scope.OPERATE),
+    auth=needs_in_project(Scope.OPERATE),
     openapi_extra=describe(rest.Accepted, status=202, body=bodies.NewFault, errors=(404, 409, 415, 422)),
 )
 def inject_fault(request: HttpRequest) -> HttpResponse:
@@ -56,6 +57,10 @@ def inject_fault(request: HttpRequest) -> HttpResponse:
     body, principal = bodies.read(request, bodies.NewFault), principal_of(request)
 
     def effect() -> Effect:
+        if body.job_id:
+            job_of(request, body.job_id, Scope.OPERATE)
+        else:
+            judge(reach(request), None, Scope.OPERATE)
         done = inject(body, principal.name)
         access.audit(
             principal.name, "demo.fault", body.kind, request_id=request_id_of(request),

@@ -12,7 +12,8 @@ from controlplane.access.models import Scope
 from controlplane.api.auth import needs, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
-from controlplane.api.eventlog import EventQuery, Seq, event_page, must_be_kept, stream
+from controlplane.api.eventlog import EventQuery, Seq, event_page, must_be_kept, stream, told_id
+from controlplane.api.reach import reach
 from controlplane.protocol import rest
 from controlplane.runtime.events import newest_seq
 
@@ -39,7 +40,7 @@ class WatchQuery(Schema):
 @router.get("/events", summary="Events", openapi_extra=describe(list[rest.Event], errors=(410, 422)))
 def events(request: HttpRequest, query: Query[FleetEventQuery]) -> HttpResponse:
     """In order of seq; go on with after_seq = the last one. 410: some are no longer kept."""
-    return send(event_page(query, job_id=query.job_id, node_id=query.node_id))
+    return send(event_page(query, reach(request), job_id=query.job_id, node_id=query.node_id))
 
 
 @router.get(
@@ -54,9 +55,10 @@ async def watch(request: HttpRequest, query: Query[WatchQuery]) -> StreamingHttp
     since = int(last) if _SEQ.fullmatch(last) else query.since
     if since is None:
         since = await sync_to_async(newest_seq)()
-    await sync_to_async(must_be_kept)(since, query.job_id)
+    rights = await sync_to_async(reach)(request)
+    await sync_to_async(must_be_kept)(since, await sync_to_async(told_id)(rights, query.job_id))
     reader = principal_of(request).standing
-    response = StreamingHttpResponse(stream(since, query.job_id, reader), content_type="text/event-stream")
+    response = StreamingHttpResponse(stream(since, query.job_id, reader, rights), content_type="text/event-stream")
     response["Cache-Control"] = "no-store"
     response["X-Accel-Buffering"] = "no"
     return response

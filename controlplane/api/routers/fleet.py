@@ -14,13 +14,16 @@ from controlplane.api.edge import describe
 from controlplane.api.eventlog import event_view
 from controlplane.api.idempotency import Effect, once
 from controlplane.api.overview import overview
+from controlplane.api.reach import reach
 from controlplane.fleet import selectors, services
 from controlplane.fleet.models import Device
+from controlplane.jobs.seen import IN_USE, device_in_use_unseen, events_seen, seen
 from controlplane.jobs.selectors import ranks_on_node
 from controlplane.protocol import rest
 from controlplane.recovery import deadletter, devices, requests, unheard
 from controlplane.recovery.capable import ranks_with_acts
 from controlplane.recovery.selectors import signals_of_node
+from controlplane.runtime.errors import Conflict
 from controlplane.runtime.events import newest_seq, told
 from controlplane.runtime.models import Event
 from controlplane.runtime.requests import request_id_of
@@ -45,7 +48,7 @@ class LetterFilter(pages.Paging):
 @router.get("/overview", summary="The fleet on one page", openapi_extra=describe(rest.Overview))
 def get_overview(request: HttpRequest) -> HttpResponse:
     """Counts, recent incidents and decisions, and the control plane's own health."""
-    return send(overview())
+    return send(overview(reach(request)))
 
 
 @router.get("/nodes", summary="List nodes", openapi_extra=describe(list[rest.Node], errors=(422,)))
@@ -54,28 +57,27 @@ def list_nodes(request: HttpRequest, query: Query[NodeFilter]) -> HttpResponse:
     seq = newest_seq()
     rows = selectors.nodes(state=query.state, q=query.q)
     found, after = pages.by_name(rows, query, name="nodes")
-    return send(pages.listing(selectors.node_views(found), after, seq, total=rows.count()))
+    views = seen(reach(request), selectors.node_views(found))
+    return send(pages.listing(views, after, seq, total=rows.count()))
 
 
 @router.get("/nodes/{rid:node_id}", summary="One node", openapi_extra=describe(rest.NodeDetail, errors=(404,)))
 def get_node(request: HttpRequest, node_id: str) -> HttpResponse:
     """With its ranks, recent signals and events."""
     seq = newest_seq()
-    row = selectors.node(node_id)
-    events = told(Event.objects.filter(node_id=row.id)).order_by("-seq")[:RECENT]
-    signals, older = signals_of_node(row.id)
-    return send(
-        selectors.node_view(row)
-        | {
-            "signals": signals,
-            "signals_left_out": older,
-            "unheard": unheard.of_node(row.id),
-            "ranks": ranks_with_acts(ranks_on_node(row.id), row.id),
-            "events": [event_view(event) for event in reversed(events)],
-            "dead_letters": deadletter.waiting_count(row.id),
-            "as_of_seq": seq,
-        }
-    )
+    row, rights = selectors.node(node_id), reach(request)
+    events = told(events_seen(rights, Event.objects.filter(node_id=row.id))).order_by("-seq")[:RECENT]
+    signals, older = signals_of_node(row.id, rights.only)
+    view = selectors.node_view(row) | {
+        "signals": signals,
+        "signals_left_out": older,
+        "unheard": unheard.of_node(row.id),
+        "ranks": ranks_with_acts(ranks_on_node(row.id), row.id),
+        "events": [event_view(event) for event in reversed(events)],
+        "dead_letters": deadletter.waiting_count(row.id),
+        "as_of_seq": seq,
+    }
+    return send(seen(rights, view))
 
 
 @router.get(
@@ -158,6 +160,8 @@ def reset_device(request: HttpRequest, device_id: str) -> HttpResponse:
     body, actor = bodies.read(request, bodies.WithReason), principal_of(request).name
 
     def effect() -> Effect:
+        if device_in_use_unseen(reach(request), device_id):
+            raise Conflict(IN_USE)
         device = devices.reset_by_person(device_id, reason=body.reason, actor=actor, request_id=request_id_of(request))
         return Effect(data={"detail": _ordered(device)})
 

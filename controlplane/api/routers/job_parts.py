@@ -13,6 +13,7 @@ from controlplane.api.auth import needs
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
 from controlplane.api.eventlog import EventQuery, event_page
+from controlplane.api.reach import job_of, reach
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.checkpoints.present import checkpoint_summary
 from controlplane.dispatch import selectors as dispatch
@@ -76,7 +77,7 @@ class LogQuery(Schema):
 def replicas(request: HttpRequest, job_id: str, query: Query[ReplicaQuery]) -> HttpResponse:
     """Every incarnation with its ranks, newest attempt first; a job has few, so one page."""
     seq = newest_seq()
-    job = selectors.job(job_id)
+    job = job_of(request, job_id)
     items = with_acts(selectors.replicas(job, attempt=query.attempt), job)
     return send(pages.listing(items, None, seq))
 
@@ -88,7 +89,7 @@ def steps(request: HttpRequest, job_id: str, query: Query[StepQuery]) -> HttpRes
     """Committed steps in order; go on with since_step = last step + 1."""
     seq = newest_seq()
     items = selectors.steps(
-        selectors.job(job_id),
+        job_of(request, job_id),
         since_step=query.since_step,
         attempt=query.attempt,
         limit=query.limit,
@@ -104,7 +105,7 @@ def steps(request: HttpRequest, job_id: str, query: Query[StepQuery]) -> HttpRes
 )
 def speed(request: HttpRequest, job_id: str) -> HttpResponse:
     """Straggler scores: the best and the worst ranks, and how even the pipeline's stages are."""
-    return send(job_speed(selectors.job(job_id)))
+    return send(job_speed(job_of(request, job_id)))
 
 
 @router.get(
@@ -114,7 +115,7 @@ def speed(request: HttpRequest, job_id: str) -> HttpResponse:
 )
 def numerics(request: HttpRequest, job_id: str) -> HttpResponse:
     """What ranks refused and computed again, and how many steps were the same twice."""
-    return send(job_numerics(selectors.job(job_id)))
+    return send(job_numerics(job_of(request, job_id)))
 
 
 @router.get(
@@ -124,7 +125,7 @@ def numerics(request: HttpRequest, job_id: str) -> HttpResponse:
 )
 def budget(request: HttpRequest, job_id: str) -> HttpResponse:
     """What the job's restarts of every rung have spent of its budget, newest entries first."""
-    return send(job_budget(selectors.job(job_id)))
+    return send(job_budget(job_of(request, job_id)))
 
 
 @router.get(
@@ -134,7 +135,7 @@ def budget(request: HttpRequest, job_id: str) -> HttpResponse:
 )
 def queue(request: HttpRequest, job_id: str) -> HttpResponse:
     """Its place among the jobs that wait for devices, what it waits for, what would make room, and whom it outranks."""
-    return send(job_queue(selectors.job(job_id)))
+    return send(job_queue(job_of(request, job_id)))
 
 
 @router.get(
@@ -144,7 +145,7 @@ def queue(request: HttpRequest, job_id: str) -> HttpResponse:
 )
 def timeouts(request: HttpRequest, job_id: str) -> HttpResponse:
     """The limits that the next launch gets: given by the spec, or learned from the job's steps."""
-    items = [msgspec.to_builtins(timeout) for timeout in timeouts_of(selectors.job(job_id))]
+    items = [msgspec.to_builtins(timeout) for timeout in timeouts_of(job_of(request, job_id))]
     return send(pages.listing(items, None, newest_seq()))
 
 
@@ -155,7 +156,7 @@ def timeouts(request: HttpRequest, job_id: str) -> HttpResponse:
 )
 def events(request: HttpRequest, job_id: str, query: Query[EventQuery]) -> HttpResponse:
     """In order of seq; go on with after_seq = the last one. 410: some are no longer kept."""
-    return send(event_page(query, job_id=selectors.job(job_id).id))
+    return send(event_page(query, reach(request), job_id=job_of(request, job_id).id))
 
 
 @router.get(
@@ -166,7 +167,7 @@ def events(request: HttpRequest, job_id: str, query: Query[EventQuery]) -> HttpR
 def decisions(request: HttpRequest, job_id: str, query: Query[DecisionQuery]) -> HttpResponse:
     """Newest first, with their commands."""
     seq = newest_seq()
-    rows = recovery.decisions(job_id=selectors.job(job_id).id, routine=query.routine)
+    rows = recovery.decisions(job_id=job_of(request, job_id).id, routine=query.routine)
     found, after = pages.page(rows, query, name="decisions")
     return send(pages.listing([decision_summary(row) for row in found], after, seq, total=rows.count()))
 
@@ -179,7 +180,7 @@ def decisions(request: HttpRequest, job_id: str, query: Query[DecisionQuery]) ->
 def incidents(request: HttpRequest, job_id: str, query: Query[pages.Paging]) -> HttpResponse:
     """Newest first."""
     seq = newest_seq()
-    rows = recovery.incidents(job_id=selectors.job(job_id).id)
+    rows = recovery.incidents(job_id=job_of(request, job_id).id)
     found, after = pages.page(rows, query, name="incidents")
     return send(pages.listing([incident_summary(row) for row in found], after, seq, total=rows.count()))
 
@@ -192,7 +193,7 @@ def incidents(request: HttpRequest, job_id: str, query: Query[pages.Paging]) -> 
 def checkpoints(request: HttpRequest, job_id: str, query: Query[pages.Paging]) -> HttpResponse:
     """Newest first."""
     seq = newest_seq()
-    rows = Checkpoint.objects.filter(job=selectors.job(job_id))
+    rows = Checkpoint.objects.filter(job=job_of(request, job_id))
     found, after = pages.page(rows, query, name="checkpoints")
     return send(pages.listing([checkpoint_summary(row) for row in found], after, seq, total=rows.count()))
 
@@ -205,7 +206,7 @@ def checkpoints(request: HttpRequest, job_id: str, query: Query[pages.Paging]) -
 def commands(request: HttpRequest, job_id: str, query: Query[pages.Paging]) -> HttpResponse:
     """Orders to agents, newest first, with their answers."""
     seq = newest_seq()
-    found, after = pages.page(dispatch.of_job(selectors.job(job_id).id), query, name="commands")
+    found, after = pages.page(dispatch.of_job(job_of(request, job_id).id), query, name="commands")
     return send(pages.listing([command_summary(row) for row in found], after, seq))
 
 
@@ -215,7 +216,7 @@ def commands(request: HttpRequest, job_id: str, query: Query[pages.Paging]) -> H
 def logs(request: HttpRequest, job_id: str, query: Query[LogQuery]) -> HttpResponse:
     """What was kept with the exit of that life of the rank, or, while it lives, what the last look
     at its log found (`:debug` with look "log"). It says whose it is. Untrusted text of the job."""
-    job = selectors.job(job_id)
+    job = job_of(request, job_id)
     rank = selectors.log_rank(
         job, replica=query.replica, rank=query.rank, incarnation=query.incarnation, attempt=query.attempt
     )

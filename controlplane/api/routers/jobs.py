@@ -10,12 +10,13 @@ from pydantic import Field
 
 from controlplane.access.models import Scope
 from controlplane.api import bodies, pages, specs
-from controlplane.api.auth import needs, principal_of
+from controlplane.api.auth import needs, needs_in_project, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
 from controlplane.api.idempotency import Effect, once
 from controlplane.api.placements import try_placement
 from controlplane.api.problems import Kind, Problem
+from controlplane.api.reach import job_of, may_submit, reach
 from controlplane.api.why import why
 from controlplane.jobs import environment, selectors, services
 from controlplane.jobs.capable import job_acts, with_acts
@@ -42,6 +43,7 @@ class JobFilter(pages.Paging):
 
     state: Annotated[str | None, Field(max_length=200, description="One state, or several with commas.")] = None
     q: Annotated[str, Field(max_length=100, description="Part of the name or project.")] = ""
+    project: Annotated[str, Field(max_length=63, description="Of this project alone.")] = ""
     labels: Annotated[
         str, Field(max_length=1000, description="key=value of the job's labels; several with commas, all of them.")
     ] = ""
@@ -51,7 +53,8 @@ class JobFilter(pages.Paging):
 def list_jobs(request: HttpRequest, query: Query[JobFilter]) -> HttpResponse:
     """Newest first."""
     seq = newest_seq()
-    rows = selectors.jobs(q=query.q)
+    rows = selectors.jobs(among=reach(request).only("project"), q=query.q)
+    rows = rows.filter(project=query.project) if query.project else rows
     states = [state for state in (query.state or "").split(",") if state]
     unknown = [state for state in states if state not in set(JobState)]
     if unknown:
@@ -72,15 +75,18 @@ def list_jobs(request: HttpRequest, query: Query[JobFilter]) -> HttpResponse:
 @router.post(
     "/jobs",
     summary="Submit a job",
-    auth=needs(Scope.SUBMIT),
+    auth=needs_in_project(Scope.SUBMIT),
     openapi_extra=describe(rest.Job, status=201, body=rest.SpecBody, errors=(200, 409, 413, 415, 422)),
 )
 def submit(
     request: HttpRequest,
     dry_run: Annotated[bool, Field(description="Check and place, but submit nothing.")] = False,
 ) -> HttpResponse:
-    """JSON, or YAML with content type application/yaml. Every fault is told at once."""
+    """JSON, or YAML with content type application/yaml. Every fault is told at once. Into a project in which you may
+    submit, with a priority of at most its maximum."""
     result, principal = specs.read(request), principal_of(request)
+    if result.spec is not None:
+        may_submit(request, result.spec)
     if dry_run:
         placement, waits_for = try_placement(result.spec) if result.spec else (None, "")
         return send(specs.dry_run(result, placement, waits_for))
@@ -106,7 +112,7 @@ def get_job(request: HttpRequest, job_id: str) -> HttpResponse:
     """By id, or by the name of the newest job of that name. Has an ETag. The values of `spec.env`
     are for the job's owner and for admins; others read `***`."""
     seq = newest_seq()
-    row, principal = selectors.job(job_id), principal_of(request)
+    row, principal = job_of(request, job_id), principal_of(request)
     sees_env = principal.may(Scope.ADMIN) or row.owner == principal.username
     detail = _detail(row, spec=environment.with_values(row) if sees_env else environment.without_values(row.spec))
     # The tag covers the object, not the moment: as_of_seq moves with every event of the fleet.
@@ -122,14 +128,14 @@ def get_job(request: HttpRequest, job_id: str) -> HttpResponse:
     "/jobs/{rid:job_id}:cancel",
     summary="Cancel a job",
     openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
-    auth=needs(Scope.OPERATE),
+    auth=needs_in_project(Scope.OPERATE),
 )
 def cancel(request: HttpRequest, job_id: str) -> HttpResponse:
     """Stops its ranks and ends it. A second time is no error."""
     body, principal = bodies.read(request, bodies.WithReason), principal_of(request)
 
     def effect() -> Effect:
-        row = selectors.job(job_id)
+        row = job_of(request, job_id, Scope.OPERATE)
         services.cancel_job(row.id, reason=body.reason, actor=principal.name, request_id=request_id_of(request))
         return Effect(data={"detail": f"{row.name} is being cancelled."})
 
@@ -140,14 +146,14 @@ def cancel(request: HttpRequest, job_id: str) -> HttpResponse:
     "/jobs/{rid:job_id}:checkpoint",
     summary="Save a checkpoint",
     openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
-    auth=needs(Scope.OPERATE),
+    auth=needs_in_project(Scope.OPERATE),
 )
 def checkpoint(request: HttpRequest, job_id: str) -> HttpResponse:
     """The ranks save at their next step boundary; `request` ends when a newer checkpoint is committed."""
     body, principal = bodies.read(request, bodies.WithReason), principal_of(request)
 
     def effect() -> Effect:
-        row = selectors.job(job_id)
+        row = job_of(request, job_id, Scope.OPERATE)
         asked = requests.checkpoint(row, reason=body.reason, actor=principal.name, request_id=request_id_of(request))
         return Effect(data={"detail": "A checkpoint was requested for the next step boundary.", "request": asked.id})
 
@@ -158,7 +164,7 @@ def checkpoint(request: HttpRequest, job_id: str) -> HttpResponse:
     "/jobs/{rid:job_id}:preempt",
     summary="Preempt a job",
     openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
-    auth=needs(Scope.OPERATE),
+    auth=needs_in_project(Scope.OPERATE),
 )
 def preempt(request: HttpRequest, job_id: str) -> HttpResponse:
     """It saves, yields its devices and waits until it is resumed; `request` ends when its attempt does. Until then it
@@ -166,7 +172,7 @@ def preempt(request: HttpRequest, job_id: str) -> HttpResponse:
     body, principal = bodies.read(request, bodies.WithReason), principal_of(request)
 
     def effect() -> Effect:
-        row = selectors.job(job_id)
+        row = job_of(request, job_id, Scope.OPERATE)
         asked = requests.preempt(row, reason=body.reason, actor=principal.name, request_id=request_id_of(request))
         return Effect(data={"detail": f"{row.name} saves and yields its devices.", "request": asked.id})
 
@@ -177,7 +183,7 @@ def preempt(request: HttpRequest, job_id: str) -> HttpResponse:
     "/jobs/{rid:job_id}:resume",
     summary="Resume a preempted job",
     openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
-    auth=needs(Scope.OPERATE),
+    auth=needs_in_project(Scope.OPERATE),
 )
 def resume(request: HttpRequest, job_id: str) -> HttpResponse:
     """One that a person preempted is in the queue again, and continues from its newest checkpoint when there is room.
@@ -185,7 +191,7 @@ def resume(request: HttpRequest, job_id: str) -> HttpResponse:
     body, principal = bodies.read(request, bodies.WithReason), principal_of(request)
 
     def effect() -> Effect:
-        row = selectors.job(job_id)
+        row = job_of(request, job_id, Scope.OPERATE)
         asked = requests.resume(row, reason=body.reason, actor=principal.name, request_id=request_id_of(request))
         return Effect(data={"detail": f"{row.name} continues when there is room for it.", "request": asked.id})
 
@@ -196,7 +202,7 @@ def resume(request: HttpRequest, job_id: str) -> HttpResponse:
     "/jobs/{rid:job_id}:evict-replica",
     summary="Evict a replica",
     openapi_extra=describe(rest.Accepted, status=202, body=bodies.EvictReplica, errors=(404, 409, 415, 422)),
-    auth=needs(Scope.OPERATE),
+    auth=needs_in_project(Scope.OPERATE),
 )
 def evict(request: HttpRequest, job_id: str) -> HttpResponse:
     """Another is started beside the replica and takes its place. Where no device is free for one, or it is
@@ -205,7 +211,7 @@ def evict(request: HttpRequest, job_id: str) -> HttpResponse:
     body, principal = bodies.read(request, bodies.EvictReplica), principal_of(request)
 
     def effect() -> Effect:
-        row = selectors.job(job_id)
+        row = job_of(request, job_id, Scope.OPERATE)
         asked, at_once = requests.evict(
             row, body.replica, reason=body.reason, actor=principal.name, request_id=request_id_of(request)
         )

@@ -1,7 +1,9 @@
 """The GPU-second ledger."""
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
+from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Schema
 from pydantic import AwareDatetime, Field
@@ -11,9 +13,9 @@ from controlplane.api import pages
 from controlplane.api.auth import needs
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
+from controlplane.api.reach import job_of, judged, reach
 from controlplane.api.spans import ends_s
 from controlplane.fleet import selectors as fleet
-from controlplane.jobs import selectors as jobs
 from controlplane.protocol import rest
 from controlplane.recovery import ledger_load
 from controlplane.recovery.ledger_view import ledger
@@ -56,12 +58,14 @@ class FleetLedgerQuery(LedgerQuery):
 )
 def get_ledger(request: HttpRequest, query: Query[FleetLedgerQuery]) -> HttpResponse:
     """Every second of every device in exactly one class, with its cause; of the fleet, a project, a job or a node."""
+    if query.project:
+        judged(request, query.project, Scope.READ, f"no project {query.project!r}")
     scope = ledger_load.Scope(
-        job=jobs.job(query.job).id if query.job else "",
+        job=job_of(request, query.job).id if query.job else "",
         node=fleet.node(query.node).id if query.node else "",
         project=query.project or "",
     )
-    return _answer(scope, query)
+    return _answer(scope, query, reach(request).only)
 
 
 @router.get(
@@ -71,9 +75,9 @@ def get_ledger(request: HttpRequest, query: Query[FleetLedgerQuery]) -> HttpResp
 )
 def get_job_ledger(request: HttpRequest, job_id: str, query: Query[LedgerQuery]) -> HttpResponse:
     """Every second of the devices that it held, and what it queued for beside them."""
-    return _answer(ledger_load.Scope(job=jobs.job(job_id).id), query)
+    return _answer(ledger_load.Scope(job=job_of(request, job_id).id), query, reach(request).only)
 
 
-def _answer(scope: ledger_load.Scope, query: LedgerQuery) -> HttpResponse:
+def _answer(scope: ledger_load.Scope, query: LedgerQuery, only: Callable[..., Q]) -> HttpResponse:
     since_s, until_s = query.span()
-    return send(ledger(scope, by=query.by, since_s=since_s, until_s=until_s, limit=query.limit))
+    return send(ledger(scope, by=query.by, since_s=since_s, until_s=until_s, limit=query.limit, only=only))

@@ -3,17 +3,18 @@
 from typing import Annotated
 
 import msgspec
+from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Schema
 from pydantic import Field
 
 from controlplane.access.models import Scope
 from controlplane.api import bodies, pages
-from controlplane.api.auth import needs, principal_of
+from controlplane.api.auth import needs, needs_in_project, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
 from controlplane.api.idempotency import Effect, once
-from controlplane.jobs import selectors as jobs
+from controlplane.api.reach import job_of, judge, reach
 from controlplane.jobs.models import Job
 from controlplane.policies import present, selectors, services
 from controlplane.policies.models import FLEET
@@ -56,7 +57,7 @@ def get_policy(request: HttpRequest, query: Query[PolicyScope]) -> HttpResponse:
     """Of the fleet, or of a job: the document, every field in force with the provenance of its default, and what was
     measured here of the things that its timeouts bound."""
     seq = newest_seq()
-    return send(present.policy(_job(query.job_id), ground()) | {"as_of_seq": seq})
+    return send(present.policy(_job(request, query.job_id), ground()) | {"as_of_seq": seq})
 
 
 @router.get(
@@ -67,7 +68,7 @@ def get_policy(request: HttpRequest, query: Query[PolicyScope]) -> HttpResponse:
 def list_versions(request: HttpRequest, query: Query[VersionFilter]) -> HttpResponse:
     """Who changed it, when and why, newest first."""
     seq = newest_seq()
-    job = _job(query.job_id)
+    job = _job(request, query.job_id)
     rows = selectors.versions(job.pk if job is not None else FLEET)
     found, after = pages.page(rows, query, name="policy-versions")
     return send(pages.listing([present.version(row) for row in found], after, seq, total=rows.count()))
@@ -76,7 +77,7 @@ def list_versions(request: HttpRequest, query: Query[VersionFilter]) -> HttpResp
 @router.get("/policy/diff", summary="Compare two versions", openapi_extra=describe(rest.PolicyDiff, errors=(404, 422)))
 def diff(request: HttpRequest, query: Query[DiffQuery]) -> HttpResponse:
     """What differs in force, field by field."""
-    return send(present.diff(_job(query.job_id), query.before, query.after) | {"as_of_seq": newest_seq()})
+    return send(present.diff(_job(request, query.job_id), query.before, query.after) | {"as_of_seq": newest_seq()})
 
 
 @router.get(
@@ -92,7 +93,7 @@ def get_recorded(request: HttpRequest, version: str) -> HttpResponse:
 @router.post(
     "/policy:put",
     summary="Change a policy",
-    auth=needs(Scope.ADMIN),
+    auth=needs_in_project(Scope.ADMIN),
     openapi_extra=describe(rest.PolicyVersion, status=201, body=bodies.NewPolicy, errors=(404, 409, 415, 422)),
 )
 def put(request: HttpRequest) -> HttpResponse:
@@ -102,7 +103,7 @@ def put(request: HttpRequest) -> HttpResponse:
     edit = Edit(parent=body.parent, reason=body.reason, actor=actor)
 
     def effect() -> Effect:
-        row = services.put(_job(body.job_id), document_of(body.text), edit, ground())
+        row = services.put(_job(request, body.job_id, Scope.ADMIN), document_of(body.text), edit, ground())
         return Effect(data=present.version(row), status=201)
 
     return once(request, effect)
@@ -111,7 +112,7 @@ def put(request: HttpRequest) -> HttpResponse:
 @router.post(
     "/policy:rollback",
     summary="Bring a policy back",
-    auth=needs(Scope.ADMIN),
+    auth=needs_in_project(Scope.ADMIN),
     openapi_extra=describe(rest.PolicyVersion, status=201, body=bodies.PolicyRollback, errors=(404, 409, 415, 422)),
 )
 def rollback(request: HttpRequest) -> HttpResponse:
@@ -120,7 +121,9 @@ def rollback(request: HttpRequest) -> HttpResponse:
     edit = Edit(parent=body.parent, reason=body.reason, actor=actor)
 
     def effect() -> Effect:
-        return Effect(data=present.version(services.rollback(_job(body.job_id), body.to, edit)), status=201)
+        return Effect(
+            data=present.version(services.rollback(_job(request, body.job_id, Scope.ADMIN), body.to, edit)), status=201
+        )
 
     return once(request, effect)
 
@@ -128,7 +131,7 @@ def rollback(request: HttpRequest) -> HttpResponse:
 @router.post(
     "/policy:replay",
     summary="Make recorded decisions again",
-    auth=needs(Scope.OPERATE),
+    auth=needs_in_project(Scope.OPERATE),
     openapi_extra=describe(rest.PolicyReplay, body=bodies.ReplayPolicy, errors=(404, 415, 422)),
 )
 def replay_journal(request: HttpRequest) -> HttpResponse:
@@ -136,10 +139,11 @@ def replay_journal(request: HttpRequest) -> HttpResponse:
     unless a rule's code has changed, or by a candidate (`text`): what would have been decided otherwise, and its
     price. Nothing is stored or carried out."""
     body = bodies.read(request, bodies.ReplayPolicy)
-    job = _job(body.job_id)
+    job = _job(request, body.job_id, Scope.OPERATE)
     after = pages.decode(body.cursor or None, REPLAY) or ""
     candidate, changes = _candidate(job, body.text) if body.text is not None else (None, ())
-    page = replay.replay(since_s=body.since_s, after=after, limit=body.limit, job=job, candidate=candidate)
+    among = reach(request).only("job__project", none_too=True) if job is None else Q(job=job)
+    page = replay.replay(since_s=body.since_s, after=after, limit=body.limit, among=among, candidate=candidate)
     following = pages.encode(page.after, REPLAY) if page.after is not None else None
     return send(replay_view.page(page) | {"changes": msgspec.to_builtins(changes), "next": following})
 
@@ -156,6 +160,9 @@ def _candidate(job: Job | None, text: str) -> tuple[replay.Candidate, tuple[Chan
     )
 
 
-def _job(job_id: str) -> Job | None:
-    """None without an id. Raises NotFound."""
-    return jobs.job(job_id) if job_id else None
+def _job(request: HttpRequest, job_id: str, needed: Scope = Scope.READ) -> Job | None:
+    """None without an id, which is the fleet. Raises NotFound, Problem (403) where less than `needed` is held there."""
+    if job_id:
+        return job_of(request, job_id, needed)
+    judge(reach(request), None, needed)
+    return None

@@ -8,12 +8,12 @@ from pydantic import Field
 
 from controlplane.access.models import Scope
 from controlplane.api import bodies, pages
-from controlplane.api.auth import needs, principal_of
+from controlplane.api.auth import needs, needs_in_project, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
 from controlplane.api.idempotency import Effect, once
 from controlplane.api.rank_orders import command_rank, inject_fault, look_at
-from controlplane.jobs import selectors
+from controlplane.api.reach import job_of
 from controlplane.protocol import rest
 from controlplane.recovery import selectors as recovery
 from controlplane.recovery.present import look_view
@@ -32,7 +32,7 @@ class DiagnosticQuery(pages.Paging):
 @router.post(
     "/jobs/{rid:job_id}:fault",
     summary="Break a rank on purpose",
-    auth=needs(Scope.OPERATE),
+    auth=needs_in_project(Scope.OPERATE),
     openapi_extra=describe(rest.Accepted, status=202, body=bodies.FaultRank, errors=(404, 409, 415, 422)),
 )
 def fault(request: HttpRequest, job_id: str) -> HttpResponse:
@@ -42,7 +42,7 @@ def fault(request: HttpRequest, job_id: str) -> HttpResponse:
 
     def effect() -> Effect:
         row = inject_fault(
-            selectors.job(job_id),
+            job_of(request, job_id, Scope.OPERATE),
             body.replica,
             body.rank,
             fault=body.fault,
@@ -60,7 +60,7 @@ def fault(request: HttpRequest, job_id: str) -> HttpResponse:
 @router.post(
     "/jobs/{rid:job_id}:debug",
     summary="Run a diagnostic on a rank",
-    auth=needs(Scope.OPERATE),
+    auth=needs_in_project(Scope.OPERATE),
     openapi_extra=describe(rest.Accepted, status=202, body=bodies.DebugRank, errors=(404, 409, 415, 422)),
 )
 def debug(request: HttpRequest, job_id: str) -> HttpResponse:
@@ -69,7 +69,7 @@ def debug(request: HttpRequest, job_id: str) -> HttpResponse:
 
     def effect() -> Effect:
         command = look_at(
-            selectors.job(job_id),
+            job_of(request, job_id, Scope.OPERATE),
             body.replica,
             body.rank,
             diagnostic=body.diagnostic,
@@ -87,7 +87,7 @@ def debug(request: HttpRequest, job_id: str) -> HttpResponse:
 @router.post(
     "/jobs/{rid:job_id}:command-rank",
     summary="Have a rank do something",
-    auth=needs(Scope.OPERATE),
+    auth=needs_in_project(Scope.OPERATE),
     openapi_extra=describe(rest.Accepted, status=202, body=bodies.CommandRank, errors=(404, 409, 415, 422)),
 )
 def command(request: HttpRequest, job_id: str) -> HttpResponse:
@@ -96,7 +96,9 @@ def command(request: HttpRequest, job_id: str) -> HttpResponse:
     body, principal = bodies.read(request, bodies.CommandRank), principal_of(request)
 
     def effect() -> Effect:
-        row = command_rank(selectors.job(job_id), body, actor=principal.name, request_id=request_id_of(request))
+        row = command_rank(
+            job_of(request, job_id, Scope.OPERATE), body, actor=principal.name, request_id=request_id_of(request)
+        )
         detail = f"Requested from its agent: {row.body['name']} in rank {body.rank} of replica {body.replica}."
         return Effect(data={"detail": detail, "command_ids": [row.id]})
 
@@ -112,6 +114,6 @@ def command(request: HttpRequest, job_id: str) -> HttpResponse:
 def diagnostics(request: HttpRequest, job_id: str, query: Query[DiagnosticQuery]) -> HttpResponse:
     """Newest first. Untrusted text of the job."""
     seq = newest_seq()
-    rows = recovery.diagnostics(selectors.job(job_id).id, command_id=query.command_id)
+    rows = recovery.diagnostics(job_of(request, job_id).id, command_id=query.command_id)
     found, after = pages.page(rows, query, name="diagnostics")
     return send(pages.listing([look_view(row) for row in found], after, seq))

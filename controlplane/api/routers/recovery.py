@@ -8,11 +8,12 @@ from pydantic import Field
 
 from controlplane.access.models import Scope
 from controlplane.api import bodies, pages
-from controlplane.api.auth import needs, principal_of
+from controlplane.api.auth import needs, needs_in_project, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
 from controlplane.api.idempotency import Effect, once
 from controlplane.api.problems import Kind, Problem
+from controlplane.api.reach import decision_of, incident_of, reach
 from controlplane.protocol import rest
 from controlplane.protocol.states import IncidentState
 from controlplane.recovery import around, incidents, recommended, selectors, verdicts
@@ -33,7 +34,7 @@ class IncidentFilter(pages.Paging):
 def list_incidents(request: HttpRequest, query: Query[IncidentFilter]) -> HttpResponse:
     """Newest first."""
     seq = newest_seq()
-    rows = selectors.incidents()
+    rows = selectors.incidents().filter(reach(request).only("job__project", none_too=True))
     states = [state for state in (query.state or "").split(",") if state]
     if set(states) - set(IncidentState):
         told = rest.FieldError("/query/state", "no incident state", f"use {', '.join(IncidentState)}")
@@ -50,7 +51,8 @@ def list_incidents(request: HttpRequest, query: Query[IncidentFilter]) -> HttpRe
 def get_incident(request: HttpRequest, incident_id: str) -> HttpResponse:
     """With its signals, decisions and their commands, stacks and events."""
     seq = newest_seq()
-    return send(selectors.incident_detail(incident_id) | {"as_of_seq": seq})
+    row = incident_of(request, incident_id)
+    return send(selectors.incident_detail(row.pk, reach(request).only) | {"as_of_seq": seq})
 
 
 class ReadingsQuery(Schema):
@@ -67,13 +69,13 @@ class ReadingsQuery(Schema):
 def get_incident_readings(request: HttpRequest, incident_id: str, query: Query[ReadingsQuery]) -> HttpResponse:
     """Of the devices that its findings name, at most 8 on 4 nodes. Every sample counts for what is said; the
     series have at most `max_points`."""
-    return send(around.incident_readings(incident_id, max_points=query.max_points))
+    return send(around.incident_readings(incident_of(request, incident_id).pk, max_points=query.max_points))
 
 
 @router.post(
     "/incidents/{rid:incident_id}:acknowledge",
     summary="Acknowledge an incident",
-    auth=needs(Scope.OPERATE),
+    auth=needs_in_project(Scope.OPERATE),
     openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
 )
 def acknowledge(request: HttpRequest, incident_id: str) -> HttpResponse:
@@ -82,6 +84,7 @@ def acknowledge(request: HttpRequest, incident_id: str) -> HttpResponse:
     body, actor = bodies.read(request, bodies.WithReason), principal_of(request).name
 
     def effect() -> Effect:
+        incident_of(request, incident_id, Scope.OPERATE)
         row = incidents.acknowledge(incident_id, reason=body.reason, actor=actor, request_id=request_id_of(request))
         return Effect(data={"detail": f"Acknowledged: {row.title}."})
 
@@ -93,7 +96,7 @@ def acknowledge(request: HttpRequest, incident_id: str) -> HttpResponse:
 )
 def get_decision(request: HttpRequest, decision_id: str) -> HttpResponse:
     """With its evidence, alternatives and commands; of one that was only recommended also what people said of it."""
-    seq, row = newest_seq(), selectors.decision(decision_id)
+    seq, row = newest_seq(), decision_of(request, decision_id)
     return send(decision_summary(row) | recommended.shown(row) | {"as_of_seq": seq})
 
 
@@ -102,6 +105,7 @@ def _word(request: HttpRequest, decision_id: str, act: str) -> HttpResponse:
     said = {"reason": body.reason, "person": f"user:{who.username}", "actor": who.name}
 
     def effect() -> Effect:
+        decision_of(request, decision_id, Scope.OPERATE)
         row = verdicts.say(decision_id, act, **said, request_id=request_id_of(request))
         left = recommended.shown(row)["approvals_needed"] if act == "approve" else 0
         return Effect(data={"detail": _SAID[act] if not left else "Approved. A second person has to approve it too."})
@@ -119,7 +123,7 @@ _SAID = {
 @router.post(
     "/decisions/{rid:decision_id}:approve",
     summary="Approve a recommended decision",
-    auth=needs(Scope.OPERATE),
+    auth=needs_in_project(Scope.OPERATE),
     openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
 )
 def approve_decision(request: HttpRequest, decision_id: str) -> HttpResponse:
@@ -131,7 +135,7 @@ def approve_decision(request: HttpRequest, decision_id: str) -> HttpResponse:
 @router.post(
     "/decisions/{rid:decision_id}:reject",
     summary="Reject a recommended decision",
-    auth=needs(Scope.OPERATE),
+    auth=needs_in_project(Scope.OPERATE),
     openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
 )
 def reject_decision(request: HttpRequest, decision_id: str) -> HttpResponse:
@@ -142,7 +146,7 @@ def reject_decision(request: HttpRequest, decision_id: str) -> HttpResponse:
 @router.post(
     "/decisions/{rid:decision_id}:hold",
     summary="Hold a recommended decision",
-    auth=needs(Scope.OPERATE),
+    auth=needs_in_project(Scope.OPERATE),
     openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
 )
 def hold_decision(request: HttpRequest, decision_id: str) -> HttpResponse:

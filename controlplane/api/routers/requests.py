@@ -9,11 +9,13 @@ from pydantic import Field
 
 from controlplane.access.models import Scope
 from controlplane.api import bodies, pages
-from controlplane.api.auth import needs, principal_of
+from controlplane.api.auth import needs, needs_in_project, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
 from controlplane.api.idempotency import Effect, once
 from controlplane.api.problems import Kind, Problem
+from controlplane.api.reach import reach, request_of
+from controlplane.jobs.seen import seen
 from controlplane.protocol import rest
 from controlplane.protocol.states import RequestKind, RequestState
 from controlplane.recovery import asked, requests
@@ -40,8 +42,11 @@ def list_requests(request: HttpRequest, query: Query[RequestFilter]) -> HttpResp
     seq = newest_seq()
     kinds, states = _words("kind", query.kind, RequestKind), _words("state", query.state, RequestState)
     rows = asked.requests(kinds=kinds, states=states, job_id=query.job_id, node_id=query.node_id)
+    rights = reach(request)
+    rows = rows.filter(rights.only("job__project", none_too=True))
     found, after = pages.page(rows, query, name="requests")
-    return send(pages.listing([asked.view(row) for row in found], after, seq, total=rows.count()))
+    views = [seen(rights, asked.view(row)) for row in found]
+    return send(pages.listing(views, after, seq, total=rows.count()))
 
 
 @router.get(
@@ -50,15 +55,17 @@ def list_requests(request: HttpRequest, query: Query[RequestFilter]) -> HttpResp
 def get_request(request: HttpRequest, request_id: str) -> HttpResponse:
     """With its parts, the evictions of a drain."""
     seq = newest_seq()
-    row = asked.one(request_id)
-    parts = asked.requests(drain=row.pk).order_by("id")
-    return send(asked.view(row) | {"parts": [asked.view(part) for part in parts], "as_of_seq": seq})
+    row, rights = request_of(request, request_id), reach(request)
+    parts = asked.requests(drain=row.pk).filter(rights.only("job__project", none_too=True)).order_by("id")
+    return send(
+        seen(rights, asked.view(row)) | {"parts": [seen(rights, asked.view(part)) for part in parts], "as_of_seq": seq}
+    )
 
 
 @router.post(
     "/requests/{rid:request_id}:withdraw",
     summary="Withdraw a request",
-    auth=needs(Scope.OPERATE),
+    auth=needs_in_project(Scope.OPERATE),
     openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
 )
 def withdraw(request: HttpRequest, request_id: str) -> HttpResponse:
@@ -67,7 +74,7 @@ def withdraw(request: HttpRequest, request_id: str) -> HttpResponse:
     body, actor = bodies.read(request, bodies.WithReason), principal_of(request).name
 
     def effect() -> Effect:
-        row = asked.one(request_id)
+        row = request_of(request, request_id, Scope.OPERATE)
         requests.withdraw(row, reason=body.reason, actor=actor, request_id=request_id_of(request))
         return Effect(data={"detail": f"The request {row.pk} is taken back.", "request": row.pk})
 

@@ -12,6 +12,7 @@ from ninja.utils import check_csrf
 
 from controlplane.access import gate, lineage, passwords, services, signins
 from controlplane.access.models import ApiToken, Scope
+from controlplane.access.scopes import allows
 from controlplane.api import bodies, pages
 from controlplane.api.auth import Principal, needs, principal_of, signed_in, who_asks
 from controlplane.api.bodies import send
@@ -19,6 +20,7 @@ from controlplane.api.edge import describe
 from controlplane.api.idempotency import Effect, once
 from controlplane.api.origin import from_another_site
 from controlplane.api.problems import Kind, Problem
+from controlplane.api.reach import reach
 from controlplane.protocol import rest
 from controlplane.protocol.version import VERSION
 from controlplane.runtime.address import client_address
@@ -105,15 +107,18 @@ def create_token(request: HttpRequest) -> HttpResponse:
     if body.scope not in Scope.values:
         told = rest.FieldError("/scope", f"{body.scope!r} is no scope", f"use one of {', '.join(Scope.values)}")
         raise Problem(Kind.INVALID, "The body is not valid.", errors=[told])
-    if not principal.may(Scope(body.scope)):
-        raise Problem(Kind.FORBIDDEN, f"You have {principal.scope.value} and cannot give {body.scope}.")
-
+    rights = reach(request)
+    most = rights.within(body.project) if body.project else rights.most
+    if most is not None and not allows(most, body.scope):
+        where = f" in the project {body.project}" if body.project else ""
+        raise Problem(Kind.FORBIDDEN, f"You have {most}{where} and cannot give {body.scope}.")
     shown = services.create_api_token(
         principal.user,
         name=body.name,
         scope=body.scope,
         ttl_s=body.expires_in_s,
         parent_id=principal.token_id,
+        project=body.project,
         actor=principal.name,
     )
     # Not kept for replays: a secret must not rest in the table of stored answers.
@@ -172,6 +177,7 @@ def _me(request: HttpRequest, principal: Principal) -> dict[str, object]:
     return {
         "username": principal.username,
         "roles": principal.scopes,
+        "projects": {name: scope.value for name, scope in sorted(principal.rights().projects.items())},
         "demo": bool(settings.HOLDFAST_DEMO),
         "csrf": get_token(request),
     }
@@ -182,6 +188,7 @@ def _token(row: ApiToken) -> dict[str, object]:
         "id": row.id,
         "name": row.name,
         "scope": row.scope,
+        "project": row.project,
         "created_at": iso(row.created_at),
         "expires_at": iso(row.expires_at),
         "last_used_at": iso(row.last_used_at),

@@ -2,7 +2,7 @@
 
 import sys
 from socket import gethostname
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,12 @@ from controlplane.cli.exits import CliError, Exit
 from controlplane.cli.output import Format, emit_object, emit_rows, say
 from controlplane.protocol.version import VERSION
 
+if TYPE_CHECKING:
+    from controlplane.protocol.rest import Me
+
 MADE_FOR_DAYS = 90.0
+SCOPES = ("read", "submit", "operate", "admin")
+"""Each includes the ones before it."""
 
 token = typer.Typer(no_args_is_help=True, help="API tokens.")
 
@@ -30,8 +35,8 @@ def login(
     secret = _read_secret(f"Password of {user} at {url}: " if user else f"API token for {url}: ")
     if user:
         with Client(url, timeout_s=context.STATE.timeout_s) as client:
-            roles = client.sign_in(user, secret).roles
-            made = client.tokens.create(f"login at {gethostname()}"[:100], scope=roles[-1], expires_in_s=days * 86400)
+            most = _widest(client.sign_in(user, secret))
+            made = client.tokens.create(f"login at {gethostname()}"[:100], scope=most, expires_in_s=days * 86400)
             client.sign_out()
         secret = made.token
     with Client(url, token=secret) as client:
@@ -40,6 +45,12 @@ def login(
     write_file(path, url=url, token=secret)
     context.hint(f"Signed in to {url} as {me.username} ({', '.join(me.roles)}); saved in {path}.")
     context.next_commands("holdfast job ls")
+
+
+def _widest(me: "Me") -> str:
+    """The widest scope that is held anywhere, in the fleet or in a project."""
+    held = {*me.roles, *me.projects.values()}
+    return [scope for scope in SCOPES if scope in held][-1]
 
 
 def password(user: Annotated[str, typer.Argument(metavar="NAME", help="Whose.")]) -> None:
@@ -100,11 +111,12 @@ def create_token(
     name: Annotated[str, typer.Argument(help="What it is for.")],
     scope: Annotated[str, typer.Option(help="read, submit, operate or admin.")] = "read",
     days: Annotated[float, typer.Option(help="Valid so long; 0: as long as the token that asks.", min=0)] = 90.0,
+    project: Annotated[str, typer.Option(help="Good in this project alone; else wherever you are.")] = "",
     output: Output = Format.TABLE,
 ) -> None:
     """Make one; it is shown this once."""
     with context.client() as client:
-        made = client.tokens.create(name, scope=scope, expires_in_s=days * 86400 or None)
+        made = client.tokens.create(name, scope=scope, expires_in_s=days * 86400 or None, project=project)
     if output in (Format.TABLE, Format.WIDE):
         say(made.token)
         context.hint("It is shown this once; keep it like a password.")

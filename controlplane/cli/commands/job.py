@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -35,10 +35,11 @@ def submit(
     wait: Annotated[bool, typer.Option("--wait", help="Stay until it ends; the exit code says how.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and place, submit nothing.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds for --wait; 0 waits for ever.")] = 0.0,
+    project: Annotated[str, typer.Option(help="Into this project, whatever the file names.")] = "",
     output: Output = Format.TABLE,
 ) -> None:
     """Submit a job."""
-    text = read_spec(file)
+    text = _in_project(file, project) if project else read_spec(file)
     with context.client() as client:
         if dry_run:
             _show_dry_run(context.plain(client.jobs.dry_run(text)), output)
@@ -56,6 +57,20 @@ def submit(
         elif job.state != "succeeded":
             context.next_commands(f"holdfast job explain {job.name}")
             raise typer.Exit(Exit.NEGATIVE)
+
+
+def _in_project(file: Path, project: str) -> dict[str, Any]:
+    """The file's spec with another project. Raises CliError where it is no document."""
+    from controlplane.protocol.spec_text import SpecTextError, parse_yaml
+
+    try:
+        spec = parse_yaml(read_spec(file))
+    except SpecTextError as error:
+        raise CliError(str(error), fix="fix the file's syntax") from error
+    metadata = spec.get("metadata") if isinstance(spec, dict) else None
+    if not isinstance(spec, dict) or not isinstance(metadata, dict):
+        raise CliError(f"{file}: it has no metadata", fix="a spec names at least metadata.name; see examples")
+    return {**spec, "metadata": {**metadata, "project": project}}
 
 
 @app.command()
@@ -91,6 +106,7 @@ def ls(
     state: Annotated[str | None, typer.Option(help="One state, or several with commas.")] = None,
     q: Annotated[str | None, typer.Option("--query", "-q", help="Part of the name or project.")] = None,
     label: Annotated[list[str] | None, typer.Option("--label", "-l", help="key=value; all of them.")] = None,
+    project: Annotated[str | None, typer.Option(help="Of this project alone.")] = None,
     limit: Annotated[int, typer.Option(help="At most this many.", min=1)] = 100,
     output: Output = Format.TABLE,
 ) -> None:
@@ -99,7 +115,8 @@ def ls(
 
     with context.client() as client:
         labels = ",".join(label or ()) or None
-        found = islice(client.jobs.list(state=state, q=q, labels=labels, limit=min(limit, 500)), limit)
+        rows = client.jobs.list(state=state, q=q, project=project, labels=labels, limit=min(limit, 500))
+        found = islice(rows, limit)
         emit_rows([context.plain(job) for job in found], columns.JOBS, output, context.screen(), name="name")
 
 

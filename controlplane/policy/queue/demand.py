@@ -29,6 +29,12 @@ def later_demand(spec: TrainSpec) -> Demand:
     )
 
 
+def growth_demand(spec: TrainSpec) -> Demand:
+    """Of a job that trains with fewer replicas than it asks for: one more, wherever its devices are."""
+    ranks = ranks_per_replica(spec.parallelism)
+    return Demand(devices=ranks, most=ranks, touches=ranks, gpu_type=spec.resources.gpu_type)
+
+
 def _touches(replicas: int, ranks: int, of_each: int) -> int:
     """At most so many nodes: whole replicas on each, or each replica on nodes of its own."""
     if ranks <= of_each:

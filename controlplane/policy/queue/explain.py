@@ -61,13 +61,14 @@ def explain(
     fits = room.fits(demand)
     ahead = plan.entries[: entry.place - 1]
     lower = [] if fits else _lower(fleet, entry.job)
-    outranked = _enough(room, demand, [_named(each, each.ends_s) for each in lower], fleet)
+    outranked = _enough(room, demand, [(_named(each, each.ends_s), each.devices) for each in lower])
     yields = [holder for holder in fleet.holders if holder.yields_to == job_id]
     # Where all of them together would not be enough, or some save already, nobody asks why no other does.
     alone = spared(lower, config, now_s) if outranked and not yields else ()
     able, asks = len(alone) < len(lower), bool(outranked and not yields)
     why = why_nobody(entry, plan, fleet.preempted, config, now_s, able=able) if asks else ""
-    soon = [] if fits else [_named(holder, at_s) for at_s, holder in ending(fleet.holders, now_s)]
+    ends = [] if fits else ending(fleet.holders, now_s)
+    soon = [(_named(end.holder, end.ends_s), end.devices) for end in ends]
     return Explanation(
         entry=entry,
         waiting=len(plan.entries),
@@ -79,7 +80,7 @@ def explain(
         ahead_count=len(ahead),
         preempts=plan.victims if plan.head == job_id else (),
         yields=tuple(_named(holder, None) for holder in yields),
-        frees=_enough(room, demand, soon, fleet)[:LISTED],
+        frees=_enough(room, demand, soon)[:LISTED],
         outranks=outranked[:LISTED],
         no_preemption=why,
         spared=alone[:LISTED],
@@ -110,16 +111,15 @@ def _named(holder: Holder, ends_s: float | None) -> Named:
     return Named(id=holder.id, name=holder.name, priority=holder.priority, ends_s=ends_s)
 
 
-def _enough(room: Room, demand: Demand, jobs: list[Named], fleet: QueueFleet) -> tuple[Named, ...]:
-    """The first of these jobs that, ended one after the other, make room for the demand, less those that give nothing
-    to it; (): all of them do not."""
-    devices = {holder.id: holder.devices for holder in fleet.holders}
-    future, found = room.copy(), list[Named]()
-    for job in jobs:
+def _enough(room: Room, demand: Demand, ends: Iterable[tuple[Named, Iterable[tuple[str, int]]]]) -> tuple[Named, ...]:
+    """The first of these jobs that, with so many of their devices by node free one after the other, make room for the
+    demand, less those that give nothing to it; (): all of them do not."""
+    future, found = room.copy(), dict[str, Named]()
+    for job, devices in ends:
         before = future.devices_for(demand)
-        future.give_back(devices[job.id])
+        future.give_back(devices)
         if future.devices_for(demand) > before:
-            found.append(job)
+            found.setdefault(job.id, job)
         if future.fits(demand):
-            return tuple(found)
+            return tuple(found.values())
     return ()

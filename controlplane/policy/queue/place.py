@@ -26,6 +26,8 @@ class Turn(enum.StrEnum):
     """Too few devices are free."""
     TOO_LARGE = "too_large"
     """The nodes that take work could not hold it if every job ended: it keeps nothing from those behind it."""
+    QUOTA = "quota"
+    """Its project may use no more devices now: it keeps none from other projects."""
     HELD = "held"
     """It waits for something that is no device: it keeps nothing from those behind it."""
 
@@ -36,7 +38,9 @@ HAS_ROOM = frozenset({Turn.FIRST, Turn.BESIDE, Turn.BACKFILL})
 class Victim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A running job that is to yield its `devices` in this attempt. `lost_gpu_s`: what that is expected to cost, in
     GPU-seconds; `at_risk_s` of training are not saved, `save_s`: what a save takes (None: not measured). `asked`: how
-    often it was asked before."""
+    often it was asked before. `gives`: index and incarnation of the replicas that leave while its others train on, of
+    `trains` now; (): the whole job yields. `borrows`: its project, where that has more than its quota and whoever is
+    within its own takes devices back; "": it is of lower priority."""
 
     id: str
     name: str
@@ -47,6 +51,9 @@ class Victim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     at_risk_s: float
     save_s: float | None
     lost_gpu_s: float
+    gives: tuple[tuple[int, int], ...] = ()
+    trains: int = 0
+    borrows: str = ""
 
 
 class QueuePlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

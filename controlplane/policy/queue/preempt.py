@@ -1,47 +1,75 @@
 """Which running jobs yield their devices to the head of the queue: those that lose the fewest GPU-seconds.
 
-Only jobs of lower priority that allow it, whole, and only as many as make the head fit wherever it is placed. A job
-that began, came back or was asked a short time ago is left alone, and so is everybody when an hour's preemptions are
-spent. Up to `QueueConfig.weighed` sets are compared, which is every set in a small fleet; beyond that the best one
-found counts. Called by `schedule` for the head alone. Pure.
+Only jobs of lower priority that allow it, and only as many as make the head fit wherever it is placed. First jobs give
+replicas that they can train without; only where no such set makes room do whole jobs yield too. A job that began, came
+back or was asked a short time ago is left alone, and so is everybody when an hour's preemptions are spent. Up to
+`QueueConfig.weighed` sets are compared, which is every set in a small fleet; beyond that the best one found counts
+(`policy.queue.search`). Called by `schedule` for the head alone. Pure.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from controlplane.policy.queue.place import Victim
 from controlplane.policy.queue.room import Room
-from controlplane.policy.queue.rows import Holder, Pending, QueueConfig, QueueFleet, Stake
+from controlplane.policy.queue.rows import Holder, Part, Pending, QueueConfig, QueueFleet
+from controlplane.policy.queue.search import Devices, Offer, Search
+from controlplane.policy.queue.shares import Shares
 
 
 def victims(head: Pending, room: Room, fleet: QueueFleet, config: QueueConfig, now_s: float) -> tuple[Victim, ...]:
     """Who is asked, by id; () where nobody can or need be. `room`: what is free, less what jobs ahead start on."""
     free = room.only(head.demand)
     for holder in fleet.holders:
+        free.give_back(holder.gives)
         if holder.leaves:
             free.give_back(holder.devices)
     allowed = config.max_preemptions - fleet.preempted
     if allowed <= 0 or free.fits(head.demand):
         return ()
-    reserved = fleet.reserved
-    able = [holder for holder in fleet.holders if may_yield(holder, head, config, now_s)]
-    offers = [Offer(holder, reserved) for holder in able]
-    offers = [offer for offer in offers if free.gains(head.demand, offer.devices)]
-    chosen = _Search(head, free, offers, config.weighed, allowed).best()
-    return tuple(_victim(holder, holder.stake) for holder in chosen if holder.stake is not None)
+    shares = Shares(fleet.projects)
+    able = [holder for holder in fleet.holders if may_yield(holder, head, config, now_s, shares)]
+    parts = [offer for holder in able for offer in parts_of(holder, fleet.reserved)]
+    whole = [whole_of(holder, fleet.reserved) for holder in able]
+    for offers in (parts, parts + whole) if parts else (whole,):
+        useful = [offer for offer in offers if free.gains(head.demand, offer.devices)]
+        back = [holder for holder in able if not outranked(holder, head, shares)]
+        owed = {each.id: (shares.over(each.project), shares.called(each.project)) for each in back}
+        owes = {job_id: number for job_id, (number, _) in owed.items()}
+        chosen = Search(head.demand, free, useful, weighed=config.weighed, most=allowed, owed=owes).best()
+        if chosen:
+            return tuple(_victim(list(its), owed) for _, its in groupby(chosen, key=lambda offer: offer.job.id))
+    return ()
 
 
-class Offer:
-    """A job that may yield: at what price, and which devices others get. Those on nodes that are another job's spares
-    stay that one's."""
-
-    def __init__(self, job: Holder, reserved: Mapping[str, str]) -> None:
-        self.job, self.price = job, lost_gpu_s(job)
-        self.devices = tuple(each for each in job.devices if reserved.get(each[0], job.id) == job.id)
+def whole_of(holder: Holder, reserved: Mapping[str, str]) -> Offer:
+    """The job ends. Devices on nodes that are another job's spares stay that one's."""
+    return Offer(holder, lost_gpu_s(holder), _lent(holder.id, holder.devices, reserved))
 
 
-def may_yield(holder: Holder, head: Pending, config: QueueConfig, now_s: float) -> bool:
-    """It is of lower priority, allows it, and was left alone for long enough."""
-    return not holder.leaves and holder.priority < head.priority and left_alone(holder, config, now_s) is None
+def parts_of(holder: Holder, reserved: Mapping[str, str]) -> list[Offer]:
+    """Each replica that may leave while the others train on, by index."""
+    if holder.spares <= 0:
+        return []
+    return [
+        Offer(holder, part_gpu_s(holder, part), _lent(holder.id, part.devices, reserved), part) for part in holder.parts
+    ]
+
+
+def _lent(job_id: str, devices: Devices, reserved: Mapping[str, str]) -> Devices:
+    return tuple(each for each in devices if reserved.get(each[0], job_id) == job_id)
+
+
+def may_yield(holder: Holder, head: Pending, config: QueueConfig, now_s: float, shares: Shares | None = None) -> bool:
+    """It is of lower priority or of a project that owes devices, allows it, and was left alone for long enough."""
+    quotas = shares or Shares(())
+    asked = not holder.leaves and (outranked(holder, head, quotas) or quotas.reclaims(head, holder))
+    return asked and left_alone(holder, config, now_s) is None
+
+
+def outranked(holder: Holder, head: Pending, shares: Shares) -> bool:
+    """It is of lower priority, and does not run on what is its own project's alone."""
+    return holder.priority < head.priority and not shares.guards(head, holder)
 
 
 def left_alone(holder: Holder, config: QueueConfig, now_s: float) -> tuple[str, float | None] | None:
@@ -71,87 +99,37 @@ def lost_gpu_s(holder: Holder) -> float:
     stake = holder.stake
     assert stake is not None, "asked of jobs that may yield"
     yielding_s = stake.at_risk_s if stake.save_s is None else min(stake.at_risk_s, stake.save_s + stake.step_s)
-    return _devices(holder) * (yielding_s + stake.again_s)
+    return _number(holder.devices) * (yielding_s + stake.again_s)
 
 
-def _devices(holder: Holder) -> int:
-    return sum(number for _, number in holder.devices)
+def part_gpu_s(holder: Holder, part: Part) -> float:
+    """GPU-seconds that it costs when one replica leaves by a view: its start and catch-up when it is taken back. The
+    others complete the step and lose nothing; that they are fewer meanwhile gives its devices to who is urgent."""
+    stake = holder.stake
+    assert stake is not None, "asked of jobs that may yield"
+    return _number(part.devices) * stake.again_s
 
 
-def _victim(holder: Holder, stake: Stake) -> Victim:
+def _number(devices: Devices) -> int:
+    return sum(number for _, number in devices)
+
+
+def _victim(offers: Sequence[Offer], owed: Mapping[str, tuple[int, str]]) -> Victim:
+    """All that one job is asked for. `owed`: by job what its project has borrowed, and its name, where that is why."""
+    holder, parts = offers[0].job, [offer.part for offer in offers if offer.part is not None]
+    stake = holder.stake
+    assert stake is not None, "asked of jobs that may yield"
     return Victim(
         id=holder.id,
         name=holder.name,
         priority=holder.priority,
         attempt=stake.attempt,
         asked=stake.asked,
-        devices=_devices(holder),
+        devices=sum(_number(part.devices) for part in parts) if parts else _number(holder.devices),
         at_risk_s=stake.at_risk_s,
         save_s=stake.save_s,
-        lost_gpu_s=lost_gpu_s(holder),
+        lost_gpu_s=sum(offer.price for offer in offers),
+        gives=tuple((part.index, part.incarnation) for part in parts),
+        trains=len(holder.parts),
+        borrows=owed[holder.id][1] if holder.id in owed else "",
     )
-
-
-class _Search:
-    """The set of jobs with the least loss that makes the head fit, of at most `most` jobs."""
-
-    def __init__(self, head: Pending, room: Room, offers: Sequence[Offer], weighed: int, most: int) -> None:
-        self._demand, self._room, self._left, self._most = head.demand, room, weighed, most
-        self._offers = sorted(offers, key=lambda offer: (offer.price, offer.job.id))
-        self._prices = [offer.price for offer in self._offers]
-        self._best: tuple[int, ...] = ()
-        self._bound: tuple[float, int] = (float("inf"), most + 1)
-
-    def best(self) -> list[Holder]:
-        """By id; []: all of them together are not enough, or too many are needed."""
-        if self._enough():
-            self._walk(0, (), 0.0)
-        return sorted((self._offers[number].job for number in self._best), key=lambda holder: holder.id)
-
-    def _enough(self) -> bool:
-        """A first set: the least loss for a device first, then without those that are not needed, the dearest first."""
-        gains = [self._room.gains(self._demand, job.devices) for job in self._offers]
-        cheap = sorted(range(len(self._offers)), key=lambda n: (self._prices[n] / gains[n], n))
-        kept = list[int]()
-        before = []
-        for number in cheap:
-            before.append(self._room.give_back(self._offers[number].devices))
-            kept.append(number)
-            if self._room.fits(self._demand):
-                break
-        fits = self._room.fits(self._demand)
-        for undo in reversed(before):
-            self._room.restore(undo)
-        if not fits:
-            return False
-        for number in sorted(kept, key=lambda n: (-self._prices[n], n)):
-            less = [each for each in kept if each != number]
-            if self._fits(less):
-                kept = less
-        self._take(tuple(sorted(kept)), sum(self._prices[number] for number in kept))
-        return True
-
-    def _fits(self, numbers: Sequence[int]) -> bool:
-        undo = [self._room.give_back(self._offers[number].devices) for number in numbers]
-        fits = self._room.fits(self._demand)
-        for each in reversed(undo):
-            self._room.restore(each)
-        return fits
-
-    def _walk(self, first: int, chosen: tuple[int, ...], cost: float) -> None:
-        """Every set that could be cheaper than the best one so far, as long as sets may be weighed."""
-        for number in range(first, len(self._offers)):
-            dearer = cost + self._prices[number]
-            if (dearer, len(chosen) + 1) >= self._bound or len(chosen) >= self._most or self._left <= 0:
-                return
-            self._left -= 1
-            undo = self._room.give_back(self._offers[number].devices)
-            if self._room.fits(self._demand):
-                self._take((*chosen, number), dearer)
-            else:
-                self._walk(number + 1, (*chosen, number), dearer)
-            self._room.restore(undo)
-
-    def _take(self, numbers: tuple[int, ...], cost: float) -> None:
-        if len(numbers) <= self._most:
-            self._best, self._bound = numbers, (cost, len(numbers))

@@ -21,10 +21,15 @@ class Demand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     spares: int = 0
     gpu_type: str | None = None
 
+    @property
+    def counted(self) -> int:
+        """Devices that it takes of its project's quota: with its spares, as many as it takes at most."""
+        return self.most + self.spares
+
 
 class Pending(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A job that waits to be placed, since `submitted_s` (server seconds). `held`: what it waits for besides devices,
-    "" for nothing."""
+    """A job of `project` that waits to be placed, since `submitted_s` (server seconds). `held`: what it waits for
+    besides devices, "" for nothing. One that is not `preemptible` takes no devices that other projects lend."""
 
     id: str
     name: str
@@ -32,6 +37,23 @@ class Pending(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     submitted_s: float
     demand: Demand
     held: str = ""
+    project: str = ""
+    preemptible: bool = True
+
+
+class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A project: `quota` devices are its own (None: it has no limit), `used` by its jobs, their spares as they ask for
+    them. It takes at most `borrow` more of what others lend, and lends at most `lend` of what it does not use (None: no
+    such limit). Of equal priority, who has borrowed less for its `weight` is first. `shown`: what it is called in
+    sentences ("": by its name)."""
+
+    name: str
+    quota: int | None = None
+    borrow: int | None = None
+    lend: int | None = None
+    weight: int = 1
+    used: int = 0
+    shown: str = ""
 
 
 class Stake(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -53,10 +75,21 @@ class Stake(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     kept_s: float | None = None
 
 
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One life of a replica that trains, and its `devices` by node: the others could train on without it."""
+
+    index: int
+    incarnation: int
+    devices: tuple[tuple[str, int], ...]
+
+
 class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A job that has devices: so many on each node. `ends_s`: server time at which it is expected to end; None: not
-    known. `leaves`: it has ended, or is about to be placed again, and its last processes are on their way out; or it is
-    asked to yield its devices, to the job `yields_to` ("": a person asks). `stake`: None where it may not be asked."""
+    """A job of `project` that has devices: so many on each node. `ends_s`: server time at which it is expected to end;
+    None: not known. `leaves`: it has ended, or is about to be placed again, and its last processes are on their way
+    out; or it is asked to yield its devices, to the job `yields_to` ("": a person asks). `stake`: None where it may not
+    be asked.
+    `parts`: its replicas, of which `spares` may leave while the others train on. `gives`: devices, not in `devices`, of
+    replicas that leave now."""
 
     id: str
     name: str
@@ -66,6 +99,10 @@ class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     leaves: bool = False
     yields_to: str = ""
     stake: Stake | None = None
+    parts: tuple[Part, ...] = ()
+    spares: int = 0
+    gives: tuple[tuple[str, int], ...] = ()
+    project: str = ""
 
 
 class Lender(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -80,11 +117,13 @@ class Lender(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 class QueueFleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Nodes that take work, and nothing of those that drain, are cordoned or out; who holds devices anywhere.
-    `preempted`: how many jobs the queue has asked to yield within an hour, but for those that came to nothing."""
+    `preempted`: how many jobs the queue has asked to yield within an hour, but for those that came to nothing.
+    `projects`: those that have jobs, or a quota."""
 
     nodes: tuple[Lender, ...]
     holders: tuple[Holder, ...] = ()
     preempted: int = 0
+    projects: tuple[Share, ...] = ()
 
     @property
     def reserved(self) -> Mapping[str, str]:
@@ -115,7 +154,7 @@ FROM_POLICY = tuple(name for name in QueueConfig.__struct_fields__ if name in Po
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The plan for one pending job, see `QueuePlace`."""
+    """The plan for one pending job, see `QueuePlace`. `why`: what its project's quota keeps it waiting for."""
 
     job: Pending
     place: int
@@ -123,6 +162,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     may_start: bool
     behind: str = ""
     expected_s: float | None = None
+    why: str = ""
 
 
 class QueuePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

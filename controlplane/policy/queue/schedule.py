@@ -1,6 +1,7 @@
 """`schedule(queue, fleet, config, now_s) -> plan`: who of the queue may start now, and what each other job waits for.
 
-The queue is sorted by priority, then by age. Each pending job claims what it needs; a job behind it may start only
+The queue is sorted by priority, then by what projects have borrowed, then by age (`policy.queue.shares`). A job whose
+project may use no more devices is passed over. Each pending job claims what it needs; a job behind it may start only
 where every claim still holds wherever the two are placed. So what is first starts first wherever devices are scarce,
 and side by side where they are not. The first job that does not fit is the head: its claim is on the moment at which
 running jobs that are expected to end have made room for it. Where nobody knows that moment, nothing that could use
@@ -8,12 +9,17 @@ the same devices starts before it. Where jobs of lower priority allow it and it 
 to the head (`policy.queue.preempt`). Pure: equal arguments give equal plans.
 """
 
+import math
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
 
 from controlplane.policy.queue.place import HAS_ROOM, Turn, Victim
 from controlplane.policy.queue.preempt import starts_soon, victims
 from controlplane.policy.queue.room import Room, Spare, Types
 from controlplane.policy.queue.rows import Demand, Entry, Holder, Pending, QueueConfig, QueueFleet, QueuePlan
+from controlplane.policy.queue.shares import Shares, in_turn
 
 
 class Claim:
@@ -23,18 +29,22 @@ class Claim:
         self.job, self.spare = job, spare
 
 
-def in_turn(queue: Iterable[Pending]) -> tuple[Pending, ...]:
-    """The queue, first in line first: the higher priority, then who has waited longer, then by id. Shares of
-    projects come between the two when there are projects."""
-    return tuple(sorted(queue, key=lambda job: (-job.priority, job.submitted_s, job.id)))
-
-
 def schedule(queue: Iterable[Pending], fleet: QueueFleet, config: QueueConfig, now_s: float) -> QueuePlan:
     """The plan for every pending job. `now_s`: server seconds."""
-    jobs = in_turn(queue)
+    jobs = in_turn(queue, fleet.projects)
     planned = Planning(jobs, fleet, config, now_s)
     entries = tuple(map(planned.entry, range(len(jobs))))
     return QueuePlan(entries=entries, head=planned.head, victims=planned.victims)
+
+
+def growth(
+    queue: Iterable[Pending], fleet: QueueFleet, config: QueueConfig, now_s: float, grower: Pending
+) -> QueuePlan:
+    """The plan for a job that trains and could take one replica more: behind all that wait with its priority or a
+    higher one, and nobody yields for it."""
+    ahead = [job for job in queue if job.priority >= grower.priority and job.id != grower.id]
+    last = msgspec.structs.replace(grower, submitted_s=math.inf)
+    return schedule([*ahead, last], fleet, msgspec.structs.replace(config, max_preemptions=0), now_s)
 
 
 def called(plan: QueuePlan) -> set[str]:
@@ -53,6 +63,10 @@ class Planning:
         self._now = Room(fleet.nodes, self._types, demands)
         self._all, self._left = self._now.idle(), self._now.copy()
         self._claims: list[Claim] = []
+        self._shares = Shares(fleet.projects)
+        for job in jobs:
+            if not job.held and self._all.fits(job.demand):
+                self._shares.waits(job)
         self._starting: list[Demand] = []
         self.head = ""
         self.victims: tuple[Victim, ...] = ()
@@ -69,6 +83,9 @@ class Planning:
         may_start, behind = against is None, against.job.id if against is not None else ""
         if not self._all.fits(job.demand):
             return Entry(job=job, place=place, turn=Turn.TOO_LARGE, may_start=may_start, behind=behind)
+        why, first = self._shares.refuses(job)
+        if why:
+            return Entry(job=job, place=place, turn=Turn.QUOTA, may_start=False, behind=first, why=why)
         if not self._left.fits(job.demand):
             return self._without_room(job, place, may_start=may_start, behind=behind)
         turn = self._turn(job, against)
@@ -91,6 +108,7 @@ class Planning:
         expected_s = None
         if not self.head:
             self.head = job.id
+            self._shares.take(job)
             expected_s, spare = self._expected(job.demand)
             self._claims.append(Claim(job, spare))
             if (
@@ -103,6 +121,7 @@ class Planning:
 
     def _start(self, job: Pending, *, concurrent: bool) -> None:
         """It starts now, or as soon as those ahead of it are placed; it claims its room until it is placed itself."""
+        self._shares.take(job)
         spare = self._now.spare(job.demand)
         for demand in self._starting:
             self._give(spare, demand, job.demand)
@@ -117,9 +136,9 @@ class Planning:
         """When the jobs that are expected to end have made room for it, and what is left beside it then; (None, less
         than nothing) where nobody knows."""
         future, most = self._left.copy(), self._now.copy()
-        for ends_s, holder in ending(self._fleet.holders, self._now_s):
-            future.give_back(holder.devices)
-            most.give_back(holder.devices)
+        for ends_s, _, devices in ending(self._fleet.holders, self._now_s):
+            future.give_back(devices)
+            most.give_back(devices)
             if not future.fits(demand):
                 continue
             spare = most.spare(demand)
@@ -154,11 +173,21 @@ class Planning:
         return self._types.overlap(one.gpu_type, other.gpu_type)
 
 
-def ending(holders: Iterable[Holder], now_s: float) -> list[tuple[float, Holder]]:
-    """Those whose end is expected, and when, the soonest first. What is late is expected now."""
-    known = [
-        (now_s if each.leaves or each.ends_s is None else max(now_s, each.ends_s), each)
-        for each in holders
-        if each.leaves or each.ends_s is not None
-    ]
-    return sorted(known, key=lambda pair: (pair[0], pair[1].id))
+class Ending(NamedTuple):
+    """At `ends_s` (server seconds) so many devices of the job on each node are expected to be free."""
+
+    ends_s: float
+    holder: Holder
+    devices: tuple[tuple[str, int], ...]
+
+
+def ending(holders: Iterable[Holder], now_s: float) -> list[Ending]:
+    """Those whose end is expected, and when, the soonest first. What is late is expected now, and so are the devices of
+    replicas that leave."""
+    found = [Ending(now_s, each, each.gives) for each in holders if each.gives]
+    for each in holders:
+        if each.leaves:
+            found.append(Ending(now_s, each, each.devices))
+        elif each.ends_s is not None:
+            found.append(Ending(max(now_s, each.ends_s), each, each.devices))
+    return sorted(found, key=lambda end: (end.ends_s, end.holder.id))

@@ -33,6 +33,8 @@ def reason(entry: Entry, plan: QueuePlan) -> str:
     """Why the job does not start now. Its place is not in it: that changes with every job that leaves the queue."""
     if entry.turn is Turn.HELD:
         return entry.job.held
+    if entry.turn is Turn.QUOTA:
+        return entry.why
     ahead = next((each.job for each in plan.entries if each.job.id == entry.behind), None)
     return _REASONS[entry.turn].format(ahead=named(ahead) if ahead is not None else "another job")
 

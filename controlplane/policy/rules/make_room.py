@@ -1,7 +1,8 @@
 """The head of the queue lacks room, and jobs of lower priority may yield: ask those that lose the least.
 
-The queue's plan names them (`policy.queue.preempt`). Each is asked by a request of its own and answers in its own pass
-(`preempt_request`), which saves first. When its devices are free the head is placed as any job is; when the head is
+The queue's plan names them (`policy.queue.preempt`). Each is asked by a request of its own and answers in its own
+pass: for some of its replicas (`give_replicas`), whose others train on, or for all it has (`preempt_request`), which
+saves first. When its devices are free the head is placed as any job is; when the head is
 cancelled, or placed elsewhere, the requests are withdrawn.
 """
 
@@ -32,17 +33,25 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
 def _ask(snapshot: JobSnapshot, place: QueuePlace) -> Decision:
     victims, priority = place.victims, snapshot.job.spec.scheduling.priority
     lost_gpu_s = sum(victim.lost_gpu_s for victim in victims)
-    why = f"priority {priority}; it was chosen because it loses the least"
+    chosen = "it was chosen because it loses the least"
+    gives = [victim for victim in victims if victim.gives]
+    what = (
+        "save and yield" if not gives else "give replicas" if len(gives) == len(victims) else "yield, or give replicas,"
+    )
     return Decision(
         rule=RULE,
         choice="preempt",
         reason_code="outranked",
-        sentence=f"{named(victims)} {'is' if len(victims) == 1 else 'are'} asked to save and yield to this job of"
+        sentence=f"{named(victims)} {'is' if len(victims) == 1 else 'are'} asked to {what} to this job of"
         f" priority {priority}: that is expected to lose the least, {lost_gpu_s:.0f} GPU-seconds.",
         key="make_room:" + ",".join(f"{victim.id}.{victim.attempt}.{victim.asked}" for victim in victims),
         actions=tuple(
             AskPreemption(
-                victim=victim.id, attempt=victim.attempt, lost_gpu_s=victim.lost_gpu_s, why=f"{why}: {loses(victim)}"
+                victim=victim.id,
+                attempt=victim.attempt,
+                lost_gpu_s=victim.lost_gpu_s,
+                why=f"{_because(victim, priority)}; {chosen}: {loses(victim)}",
+                gives=victim.gives,
             )
             for victim in victims
         ),
@@ -58,13 +67,29 @@ def _ask(snapshot: JobSnapshot, place: QueuePlace) -> Decision:
 
 def named(victims: tuple[Victim, ...]) -> str:
     """Some by name, the others counted."""
-    names = [f"{victim.name} (priority {victim.priority})" for victim in victims[:MAX_NAMED]]
+    names = [f"{victim.name} (priority {victim.priority}{_part(victim)})" for victim in victims[:MAX_NAMED]]
     more = len(victims) - len(names)
     return ", ".join(names) + (f" and {number_of(more, 'other job')}" if more else "")
 
 
+def _because(victim: Victim, priority: int) -> str:
+    """Why it yields to a job of this priority."""
+    return f"{victim.borrows} uses more than its quota" if victim.borrows else f"priority {priority}"
+
+
+def _part(victim: Victim) -> str:
+    part = f", {len(victim.gives)} of {number_of(victim.trains, 'replica')}" if victim.gives else ""
+    return part + (f", of {victim.borrows}, which uses more than its quota" if victim.borrows else "")
+
+
 def loses(victim: Victim) -> str:
     """What its price is made of, in words."""
+    if victim.gives:
+        stays = victim.trains - len(victim.gives)
+        return (
+            f"{victim.lost_gpu_s:.0f} GPU-seconds to start {number_of(len(victim.gives), 'replica')} again on"
+            f" {number_of(victim.devices, 'device')}; meanwhile {stays} of its {victim.trains} replicas train on"
+        )
     save = "no save of it was measured" if victim.save_s is None else f"a save takes {victim.save_s:.1f} s"
     return (
         f"{victim.lost_gpu_s:.0f} GPU-seconds on {number_of(victim.devices, 'device')}"

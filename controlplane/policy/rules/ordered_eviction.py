@@ -40,9 +40,10 @@ from controlplane.policy.plan import (
 from controlplane.policy.pools import why_none
 from controlplane.policy.proved import Failure
 from controlplane.policy.relief import is_coming
+from controlplane.policy.requests import GIVE
 from controlplane.policy.rules.admit_joiner import at_step
 from controlplane.policy.rules.replica_failure import end_processes, eviction, places, settled_by
-from controlplane.policy.slots import going, room
+from controlplane.policy.slots import gives, going, room
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 from controlplane.policy.titles import number_of, of_failures
 from controlplane.protocol.membership import View
@@ -121,6 +122,8 @@ def _without(snapshot: JobSnapshot, config: PolicyConfig, who: tuple[ReplicaFact
     names, wanted = ", ".join(str(replica.index) for replica in who), snapshot.job.spec.resources.min_replicas
     few = sum(is_member(snapshot, r) and r not in who for r in live_replicas(snapshot)) < wanted
     begins = None if few else at_step(snapshot, config)
+    # That an urgent job has devices of it is no fault to recover from.
+    weaker = snapshot.job.state is JobState.RUNNING and not all(gives(snapshot, replica) for replica in who)
     view, moves = leave_view(snapshot, who, f"replica {names} leaves as requested", begins=begins)
     when = f" once {begins} steps are committed" if begins is not None else ""
     kept = f"nothing of replica {names} ends before that view has committed a step"
@@ -133,7 +136,7 @@ def _without(snapshot: JobSnapshot, config: PolicyConfig, who: tuple[ReplicaFact
         (
             *moves,
             *_relieved_no_more(who),
-            *((SetJobState(to=JobState.RECOVERING),) if snapshot.job.state is JobState.RUNNING else ()),
+            *((SetJobState(to=JobState.RECOVERING),) if weaker else ()),
         ),
     )
 
@@ -172,7 +175,7 @@ def _decided(
 ) -> Decision:
     """What comes of their orders in this epoch."""
     return Decision(
-        rule=RULE,
+        rule=GIVE if all(gives(snapshot, replica) for replica in who) else RULE,
         choice=choice,
         reason_code=ORDERED,
         sentence=f"{_orders(who)}. {sentence}",

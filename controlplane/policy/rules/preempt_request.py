@@ -38,7 +38,7 @@ YIELDS = (JobState.RUNNING, JobState.RECOVERING)
 
 def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     """One answer to each that has come further; the attempt ends for all that were begun at once."""
-    requests = of_kind(snapshot, RequestKind.PREEMPT)
+    requests = tuple(request for request in of_kind(snapshot, RequestKind.PREEMPT) if not request.gives)
     found = tuple(d for d in (_answer(snapshot, config, request) for request in requests) if d is not None)
     begun = tuple(r for r in requests if r.state is RequestState.TAKEN and not r.withdrawn_by)
     end = _end(snapshot, config, begun) if begun and not found else None

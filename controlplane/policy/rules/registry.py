@@ -20,6 +20,8 @@ from controlplane.policy.rules import (
     drain_request,
     evict_request,
     fault_request,
+    give_replicas,
+    grow,
     leave_out,
     lifecycle,
     look,
@@ -83,6 +85,11 @@ RULES: tuple[Rule, ...] = (
         what="the job is to yield its devices: save first, then end the attempt, or say why it does not",
         answers=("rank_exit", "rank_overdue", "setup_timeout", "outer_error"),
         fault=True,
+    ),
+    Rule(
+        name=give_replicas.RULE,
+        decide=give_replicas.rule,
+        what="an urgent job needs devices of some replicas: they leave by a view, the others train on",
     ),
     Rule(
         name=resume_request.RULE,
@@ -169,6 +176,11 @@ RULES: tuple[Rule, ...] = (
         decide=replace.rule,
         what="a slot stands empty: start its next incarnation as soon as there are devices",
         remedial=True,
+    ),
+    Rule(
+        name=grow.RULE,
+        decide=grow.rule,
+        what="devices that the job has yielded are free, and nobody waits for them: start a replica again",
     ),
     Rule(
         name=admit_joiner.RULE,

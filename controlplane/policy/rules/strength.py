@@ -25,7 +25,7 @@ from controlplane.policy.pools import why_none
 from controlplane.policy.relief import may_leave
 from controlplane.policy.signals import with_trait
 from controlplane.policy.signals.base import Trait
-from controlplane.policy.slots import empty_slots, relieved
+from controlplane.policy.slots import empty_slots, relieved, wanted
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 from controlplane.policy.titles import number_of
 from controlplane.protocol.spec import contributing_devices, ranks_per_replica
@@ -50,7 +50,7 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
         return ()
     if snapshot.job.state is not JobState.RECOVERING and not quiet:
         return ()
-    full = len(live) >= attempt.replicas
+    full = len(live) >= wanted(attempt)
     if not full and not shrunk_for_good(snapshot, config):
         return ()
     return (_back(snapshot, view.epoch, stale),)
@@ -106,11 +106,14 @@ def stale_signals(snapshot: JobSnapshot) -> tuple[str, ...]:
 def _back(snapshot: JobSnapshot, epoch: int, stale: tuple[str, ...]) -> Decision:
     assert snapshot.attempt is not None, "called for a live attempt"
     live, asked = len(live_replicas(snapshot)), snapshot.attempt.replicas
-    wanted, most = contributing_devices(snapshot.job.spec), most_contributors(snapshot) or asked
-    held = min(asked, most) * ranks_per_replica(snapshot.attempt.layout)
-    full = live >= asked and held >= wanted
+    yielded = snapshot.attempt.yielded
+    devices, most = contributing_devices(snapshot.job.spec), most_contributors(snapshot) or asked
+    held = min(wanted(snapshot.attempt), most) * ranks_per_replica(snapshot.attempt.layout)
+    full = live >= asked and held >= devices
     lives = sum(replica.incarnation for replica in snapshot.replicas)
-    if live < asked:
+    if yielded and live >= asked - yielded:
+        sentence = f"{live} of {asked} replicas train, stable; more urgent jobs have the devices of {yielded}."
+    elif live < asked:
         why = why_none(snapshot, "no device is free for more")
         if spent(snapshot):
             why = f"nothing more is started, {spent(snapshot)}"
@@ -118,7 +121,7 @@ def _back(snapshot: JobSnapshot, epoch: int, stale: tuple[str, ...]) -> Decision
     else:
         sentence = f"All {asked} replicas train." if asked > 1 else "Its only replica trains."
         if not full:
-            less = f"attempt {snapshot.attempt.number} was placed on {held} of the {number_of(wanted, 'device')}"
+            less = f"attempt {snapshot.attempt.number} was placed on {held} of the {number_of(devices, 'device')}"
             sentence = f"{sentence[:-1]}, stable and smaller: {less} that the job asked for."
     moves: list[Action] = []
     if snapshot.job.state is JobState.RECOVERING:
@@ -134,6 +137,6 @@ def _back(snapshot: JobSnapshot, epoch: int, stale: tuple[str, ...]) -> Decision
         sentence=sentence,
         key=f"strength:{epoch}:{live}:{lives}:{snapshot.job.state}:{','.join(stale)}:{snapshot.job.incident_opened_s}",
         actions=tuple(moves),
-        evidence={"replicas": live, "asked": asked, "devices": held, "asked_devices": wanted},
+        evidence={"replicas": live, "asked": asked, "devices": held, "asked_devices": devices},
         routine=True,
     )

@@ -73,6 +73,7 @@ from controlplane.protocol.rest.policy import (
     ReplayDifference,
     ReplayedDecision,
 )
+from controlplane.protocol.rest.projects import Member, Project, ProjectDetail
 from controlplane.protocol.rest.queue import JobQueue, QueuedJob, QueuedPreemption, QueuedSpared
 from controlplane.protocol.rest.recovery import (
     Alternative,
@@ -132,6 +133,7 @@ __all__ = [
     "LedgerRow",
     "Log",
     "Me",
+    "Member",
     "Node",
     "NodeDetail",
     "Overview",
@@ -145,6 +147,8 @@ __all__ = [
     "PolicyReplay",
     "PolicyVersion",
     "Problem",
+    "Project",
+    "ProjectDetail",
     "QueuedJob",
     "QueuedPreemption",
     "QueuedSpared",

@@ -32,10 +32,12 @@ class Problem(Answer, frozen=True, kw_only=True):
 
 
 class Me(Answer, frozen=True, kw_only=True):
-    """Who is asking. `csrf` goes into X-CSRFToken for writes with a session."""
+    """Who is asking. `roles`: the scopes held in the fleet; `projects`: by name of each project that is seen, the scope
+    in it. `csrf` goes into X-CSRFToken for writes with a session."""
 
     username: str
     roles: list[str]
+    projects: dict[str, str]
     demo: bool
     csrf: str
 
@@ -48,11 +50,13 @@ class Version(Answer, frozen=True, kw_only=True):
 
 
 class Token(Answer, frozen=True, kw_only=True):
-    """An API token; `token` itself is answered once, when it is made."""
+    """An API token; `token` itself is answered once, when it is made. `project`: good in that one alone; "": in all
+    that its account sees."""
 
     id: str
     name: str
     scope: str
+    project: str
     created_at: str
     expires_at: str | None
     last_used_at: str | None

@@ -9,7 +9,7 @@ from controlplane.protocol.rest.recovery import Decision, Incident, Signal
 
 
 class HeldBy(Answer, frozen=True, kw_only=True):
-    """The rank on a device."""
+    """The rank on a device. Of a job in a project that you do not see: `job_id` "unseen", and no numbers."""
 
     job_id: str
     replica: int

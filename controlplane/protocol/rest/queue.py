@@ -40,12 +40,13 @@ class JobQueue(Answer, frozen=True, kw_only=True):
     """Where a job stands among all that wait for devices. `place` from 1 of `waiting` pending jobs; null: it is not in
     the queue, and nothing else is said of it. `turn`: first, beside or backfill (there is room), next (jobs ahead of
     it are placed first), behind (what is free is kept for a job ahead of it), no_room, too_large (the nodes that take
-    work could not hold it if every job ended) or held (it waits for something that is no device). `may_start`: it
+    work could not hold it if every job ended), quota (its project may use no more devices now) or held (it waits for
+    something that is no device). `may_start`: it
     starts if it can be placed; `behind`: else the job that it waits for. `needs` in words; `devices_free` of its
     type (null: it is not in the queue), `nodes_free` with as many free as it takes of each (null: it takes them
     anywhere). `ahead`: the first of `ahead_count`. `makes_room`: running jobs whose ends, one after the other, are
-    expected to make room for it alone. `preempts`: running jobs of lower priority that yield
-    to it. `expected_at`: when it is expected to start; null: not known. `outranks`:
+    expected to make room for it alone. `preempts`: running jobs that yield devices to it: of lower priority, or of
+    projects that use more than their quota. `expected_at`: when it is expected to start; null: not known. `outranks`:
     running jobs of lower priority whose devices would be enough, whether or not they may be preempted.
     `no_preemption`: why none of them is asked to yield; "": some are, or none could help. `spared`: the first of
     those that are left alone."""

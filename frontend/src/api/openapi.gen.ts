@@ -287,7 +287,8 @@ export interface paths {
         put?: never;
         /**
          * Submit a job
-         * @description JSON, or YAML with content type application/yaml. Every fault is told at once.
+         * @description JSON, or YAML with content type application/yaml. Every fault is told at once. Into a project in which you may
+         *     submit, with a priority of at most its maximum.
          */
         post: operations["controlplane_api_routers_jobs_submit"];
         delete?: never;
@@ -1357,6 +1358,111 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/projects": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List projects
+         * @description Those that you see, by name, with what they use now.
+         */
+        get: operations["controlplane_api_routers_projects_list_projects"];
+        put?: never;
+        /**
+         * Make a project
+         * @description Private and without a limit unless told otherwise. Its name stays: a project is neither renamed nor removed.
+         */
+        post: operations["controlplane_api_routers_projects_create"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/projects/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * One project
+         * @description With its members.
+         */
+        get: operations["controlplane_api_routers_projects_get_project"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/projects/{name}:remove-member": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Take an account out of a project
+         * @description By an administrator of the project, or of the fleet. Its jobs stay, and open streams lose sight of the project
+         *     within 5 s.
+         */
+        post: operations["controlplane_api_routers_projects_remove_member"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/projects/{name}:set": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Change a project
+         * @description What is named gets another value; the rest stays. Jobs that were submitted keep their priority.
+         */
+        post: operations["controlplane_api_routers_projects_change"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/projects/{name}:set-member": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Give an account a role in a project
+         * @description By an administrator of the project, or of the fleet.
+         */
+        post: operations["controlplane_api_routers_projects_set_member"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/requests": {
         parameters: {
             query?: never;
@@ -2330,7 +2436,7 @@ export interface components {
         };
         /**
          * HeldBy
-         * @description The rank on a device.
+         * @description The rank on a device. Of a job in a project that you do not see: `job_id` "unseen", and no numbers.
          */
         HeldBy: {
             job_id: string;
@@ -2619,6 +2725,12 @@ export interface components {
              */
             limit: number;
             /**
+             * Project
+             * @description Of this project alone.
+             * @default
+             */
+            project: string;
+            /**
              * Q
              * @description Part of the name or project.
              * @default
@@ -2647,12 +2759,13 @@ export interface components {
          * @description Where a job stands among all that wait for devices. `place` from 1 of `waiting` pending jobs; null: it is not in
          *         the queue, and nothing else is said of it. `turn`: first, beside or backfill (there is room), next (jobs ahead of
          *         it are placed first), behind (what is free is kept for a job ahead of it), no_room, too_large (the nodes that take
-         *         work could not hold it if every job ended) or held (it waits for something that is no device). `may_start`: it
+         *         work could not hold it if every job ended), quota (its project may use no more devices now) or held (it waits for
+         *         something that is no device). `may_start`: it
          *         starts if it can be placed; `behind`: else the job that it waits for. `needs` in words; `devices_free` of its
          *         type (null: it is not in the queue), `nodes_free` with as many free as it takes of each (null: it takes them
          *         anywhere). `ahead`: the first of `ahead_count`. `makes_room`: running jobs whose ends, one after the other, are
-         *         expected to make room for it alone. `preempts`: running jobs of lower priority that yield
-         *         to it. `expected_at`: when it is expected to start; null: not known. `outranks`:
+         *         expected to make room for it alone. `preempts`: running jobs that yield devices to it: of lower priority, or of
+         *         projects that use more than their quota. `expected_at`: when it is expected to start; null: not known. `outranks`:
          *         running jobs of lower priority whose devices would be enough, whether or not they may be preempted.
          *         `no_preemption`: why none of them is asked to yield; "": some are, or none could help. `spared`: the first of
          *         those that are left alone.
@@ -2938,13 +3051,26 @@ export interface components {
         };
         /**
          * Me
-         * @description Who is asking. `csrf` goes into X-CSRFToken for writes with a session.
+         * @description Who is asking. `roles`: the scopes held in the fleet; `projects`: by name of each project that is seen, the scope
+         *         in it. `csrf` goes into X-CSRFToken for writes with a session.
          */
         Me: {
             csrf: string;
             demo: boolean;
+            projects: {
+                [key: string]: string;
+            };
             roles: string[];
             username: string;
+        };
+        /**
+         * Member
+         * @description An account in a project. `role`: viewer, submitter, operator or admin; each includes the ones before it.
+         */
+        Member: {
+            account: string;
+            role: string;
+            since: string;
         };
         /**
          * Metadata
@@ -3068,13 +3194,32 @@ export interface components {
             text: string;
         };
         /**
+         * NewProject
+         * @description `name`: 1 to 63 of a-z, 0-9 and '-', starting with a letter and not ending with '-'.
+         */
+        NewProject: {
+            borrow_limit_gpus?: number | null;
+            description?: string;
+            lend_limit_gpus?: number | null;
+            max_priority?: number;
+            name: string;
+            quota_gpus?: number | null;
+            /** @description Why; kept in the audit log. */
+            reason: string;
+            /** @enum {unknown} */
+            visibility?: "open" | "private" | "visible";
+            weight?: number;
+        };
+        /**
          * NewToken
-         * @description `expires_in_s` None: it does not expire.
+         * @description `expires_in_s` None: it does not expire. `project`: good in that project alone; "": wherever the account is.
          */
         NewToken: {
             /** @default null */
             expires_in_s: number | null;
             name: string;
+            /** @default  */
+            project: string;
             /** @default read */
             scope: string;
         };
@@ -3459,6 +3604,58 @@ export interface components {
             type: "https://holdfast.dev/problems/bad-request" | "https://holdfast.dev/problems/unknown-parameter" | "https://holdfast.dev/problems/bad-cursor" | "https://holdfast.dev/problems/unauthenticated" | "https://holdfast.dev/problems/bad-credentials" | "https://holdfast.dev/problems/forbidden" | "https://holdfast.dev/problems/csrf" | "https://holdfast.dev/problems/not-found" | "https://holdfast.dev/problems/method-not-allowed" | "https://holdfast.dev/problems/conflict" | "https://holdfast.dev/problems/still-running" | "https://holdfast.dev/problems/gone" | "https://holdfast.dev/problems/too-large" | "https://holdfast.dev/problems/unsupported-media-type" | "https://holdfast.dev/problems/invalid" | "https://holdfast.dev/problems/invalid-spec" | "https://holdfast.dev/problems/idempotency-key-reused" | "https://holdfast.dev/problems/too-many-requests" | "https://holdfast.dev/problems/internal" | "https://holdfast.dev/problems/unavailable";
         };
         /**
+         * Project
+         * @description `quota_gpus`: devices that are its own (null: it has no limit); of what others leave unused it takes at most
+         *         `borrow_limit_gpus` more (null: as many as are free), and of its own others use at most `lend_limit_gpus` while it
+         *         does not (null: all). `weight`: its part of what is lent, against other projects. No job of it has a higher priority
+         *         than `max_priority`. `visibility`: private (members alone), visible (every account reads it) or open (every account
+         *         may do in it what its scope says). `scope`: yours in it. Its jobs hold `in_use_gpus` now, of which `borrowed_gpus`
+         *         are beyond its quota; `waiting_gpus` are what its `waiting_jobs` wait for; `live_jobs` have not ended.
+         */
+        Project: {
+            borrow_limit_gpus: number | null;
+            borrowed_gpus: number;
+            created_at: string;
+            created_by: string;
+            description: string;
+            in_use_gpus: number;
+            lend_limit_gpus: number | null;
+            live_jobs: number;
+            max_priority: number;
+            name: string;
+            quota_gpus: number | null;
+            scope: string;
+            visibility: string;
+            waiting_gpus: number;
+            waiting_jobs: number;
+            weight: number;
+        };
+        /**
+         * ProjectDetail
+         * @description With its `members`, by name; the first 500 of `member_count`.
+         */
+        ProjectDetail: {
+            as_of_seq: number;
+            borrow_limit_gpus: number | null;
+            borrowed_gpus: number;
+            created_at: string;
+            created_by: string;
+            description: string;
+            in_use_gpus: number;
+            lend_limit_gpus: number | null;
+            live_jobs: number;
+            max_priority: number;
+            member_count: number;
+            members: components["schemas"]["Member"][];
+            name: string;
+            quota_gpus: number | null;
+            scope: string;
+            visibility: string;
+            waiting_gpus: number;
+            waiting_jobs: number;
+            weight: number;
+        };
+        /**
          * QueuedJob
          * @description A job that is named in the place of another. `expected_end_at`: by its steps that are left and their pace;
          *         null: not known, or it has not started.
@@ -3675,6 +3872,15 @@ export interface components {
             changes: components["schemas"]["PolicyChange"][];
             numbers: number[];
             version: string;
+        };
+        /**
+         * RemoveMember
+         * @description Which account, and why.
+         */
+        RemoveMember: {
+            account: string;
+            /** @description Why; kept in the audit log. */
+            reason: string;
         };
         /**
          * Repeated
@@ -4072,6 +4278,33 @@ export interface components {
             window_s?: number | null;
         };
         /**
+         * SetMember
+         * @description Which account, what it is in the project, and why.
+         */
+        SetMember: {
+            account: string;
+            /** @description Why; kept in the audit log. */
+            reason: string;
+            /** @enum {unknown} */
+            role: "admin" | "operator" | "submitter" | "viewer";
+        };
+        /**
+         * SetProject
+         * @description Which of its settings get another value, and why.
+         */
+        SetProject: {
+            borrow_limit_gpus?: number | null;
+            description?: string;
+            lend_limit_gpus?: number | null;
+            max_priority?: number;
+            quota_gpus?: number | null;
+            /** @description Why; kept in the audit log. */
+            reason: string;
+            /** @enum {unknown} */
+            visibility?: "open" | "private" | "visible";
+            weight?: number;
+        };
+        /**
          * Signal
          * @description A detector's finding. `value` in the unit of its kind, null where that has none or nobody saw it;
          *         `threshold`: the limit that it has passed, null where the kind needs none.
@@ -4296,7 +4529,8 @@ export interface components {
         };
         /**
          * Token
-         * @description An API token; `token` itself is answered once, when it is made.
+         * @description An API token; `token` itself is answered once, when it is made. `project`: good in that one alone; "": in all
+         *         that its account sees.
          */
         Token: {
             created_at: string;
@@ -4304,6 +4538,7 @@ export interface components {
             id: string;
             last_used_at: string | null;
             name: string;
+            project: string;
             revoked_at: string | null;
             scope: string;
             /** @default null */
@@ -4821,6 +5056,7 @@ export type Log = components['schemas']['Log'];
 export type LogQuery = components['schemas']['LogQuery'];
 export type Login = components['schemas']['Login'];
 export type Me = components['schemas']['Me'];
+export type Member = components['schemas']['Member'];
 export type Metadata = components['schemas']['Metadata'];
 export type Mode = components['schemas']['Mode'];
 export type Model = components['schemas']['Model'];
@@ -4828,6 +5064,7 @@ export type NewFault = components['schemas']['NewFault'];
 export type NewJoinToken = components['schemas']['NewJoinToken'];
 export type NewPassword = components['schemas']['NewPassword'];
 export type NewPolicy = components['schemas']['NewPolicy'];
+export type NewProject = components['schemas']['NewProject'];
 export type NewToken = components['schemas']['NewToken'];
 export type Node = components['schemas']['Node'];
 export type NodeDetail = components['schemas']['NodeDetail'];
@@ -4850,6 +5087,8 @@ export type PolicyRollback = components['schemas']['PolicyRollback'];
 export type PolicyScope = components['schemas']['PolicyScope'];
 export type PolicyVersion = components['schemas']['PolicyVersion'];
 export type Problem = components['schemas']['Problem'];
+export type Project = components['schemas']['Project'];
+export type ProjectDetail = components['schemas']['ProjectDetail'];
 export type QueuedJob = components['schemas']['QueuedJob'];
 export type QueuedPreemption = components['schemas']['QueuedPreemption'];
 export type QueuedSpared = components['schemas']['QueuedSpared'];
@@ -4863,6 +5102,7 @@ export type ReEnrol = components['schemas']['ReEnrol'];
 export type ReadingAround = components['schemas']['ReadingAround'];
 export type ReadingsQuery = components['schemas']['ReadingsQuery'];
 export type RecordedPolicy = components['schemas']['RecordedPolicy'];
+export type RemoveMember = components['schemas']['RemoveMember'];
 export type Repeated = components['schemas']['Repeated'];
 export type ReplayDifference = components['schemas']['ReplayDifference'];
 export type ReplayPolicy = components['schemas']['ReplayPolicy'];
@@ -4880,6 +5120,8 @@ export type Scheduling = components['schemas']['Scheduling'];
 export type SectionTimeout = components['schemas']['SectionTimeout'];
 export type Series = components['schemas']['Series'];
 export type SeriesQuery = components['schemas']['SeriesQuery'];
+export type SetMember = components['schemas']['SetMember'];
+export type SetProject = components['schemas']['SetProject'];
 export type Signal = components['schemas']['Signal'];
 export type Spare = components['schemas']['Spare'];
 export type Spares = components['schemas']['Spares'];
@@ -5443,6 +5685,8 @@ export interface operations {
                 state?: string | null;
                 /** @description Part of the name or project. */
                 q?: string;
+                /** @description Of this project alone. */
+                project?: string;
                 /** @description key=value of the job's labels; several with commas, all of them. */
                 labels?: string;
             };
@@ -7445,6 +7689,225 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["PolicyVersion"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_projects_list_projects: {
+        parameters: {
+            query?: {
+                /** @description Rows of a page. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                cursor?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        as_of_seq: number;
+                        items: components["schemas"]["Project"][];
+                        next: string | null;
+                        total?: number | null;
+                    };
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_projects_create: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewProject"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Project"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_projects_get_project: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProjectDetail"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_projects_remove_member: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RemoveMember"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_projects_change: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SetProject"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_projects_set_member: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SetMember"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
                 };
             };
             400: components["responses"]["Problem400"];

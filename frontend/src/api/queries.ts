@@ -28,6 +28,8 @@ export const keys = {
   node: (id: string) => ["node", id] as const,
   faults: ["faults"] as const,
   policy: ["policy"] as const,
+  projects: ["projects"] as const,
+  project: (name: string) => ["project", name] as const,
 };
 
 /** Every `ms`, but not while the page is paused. */
@@ -74,7 +76,12 @@ export const policyVersions = (job: string) => listOf([...keys.policy, job, "ver
 export const policyDiff = (before: number, after: number, job: string) =>
   queryOptions({ queryKey: [...keys.policy, job, "diff", before, after], queryFn: ({ signal }) => get("/policy/diff", {}, { before, after, job_id: job }, signal) });
 
-export const jobs = (state: string, q: string) => listOf(keys.jobs, "/jobs", {}, { state, q });
+export const jobs = (state: string, q: string, project = "") => listOf(keys.jobs, "/jobs", {}, { state, q, project });
+
+export const projects = () => listOf(keys.projects, "/projects", {});
+
+export const project = (name: string) =>
+  queryOptions({ queryKey: keys.project(name), queryFn: ({ signal }) => get("/projects/{name}", { name }, {}, signal), refetchInterval: every(POLL_MS) });
 
 export const job = (id: string) =>
   queryOptions({

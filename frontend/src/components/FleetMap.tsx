@@ -7,6 +7,7 @@ import { silentNode } from "./Heard";
 import { bytes, count, duration, fixed, percent } from "../lib/format";
 import { cellOf, MAP_COLOURS, type MapColour, readings, type Readings } from "../lib/heat";
 import { paths } from "../lib/paths";
+import { UNSEEN } from "../lib/projects";
 import { useHeard, useLive, usePatchedList, useSilentCount, useTopic } from "../live/hooks";
 import { Empty, Loaded, Panel, Skeleton } from "../ui/basics";
 import { Icon } from "../ui/icons";
@@ -112,7 +113,7 @@ const NodeCard = memo(function NodeCard({ node, colour, push }: { node: Node; co
 function DeviceCell({ node, device, now, colour }: { node: Node; device: Device; now: Readings; colour: MapColour }): ReactElement {
   const present = now.present ?? device.present;
   const cell = cellOf(device, now, colour);
-  const what = device.held_by ? `rank ${device.held_by.rank} of replica ${device.held_by.replica} of ${device.held_by.job_name || device.held_by.job_id}` : device.spare_for ? "spare" : "free";
+  const what = device.held_by?.job_id === UNSEEN ? device.held_by.job_name : device.held_by ? `rank ${device.held_by.rank} of replica ${device.held_by.replica} of ${device.held_by.job_name || device.held_by.job_id}` : device.spare_for ? "spare" : "free";
   const title = `${node.name} device ${device.index}: ${present ? what : "off the bus"}; ${fixed(now.temperature_c, 0, "C")}, risk ${fixed(now.risk ?? device.risk, 2)}, used ${percent(now.utilization_ratio)}${device.healthy ? "" : `; ${device.health_reason}`}`;
   const value = present ? (cell.text === "not reported" ? "n/a" : cell.text) : "lost";
   const form = !present ? "cell-lost" : cell.step === null ? "cell-none" : `${colour === "job" ? "job" : "heat"}-${cell.step}`;
@@ -169,7 +170,7 @@ const DeviceRows = memo(function DeviceRows({ node, push }: { node: Node; push: 
           <tr key={device.id} className={stale ? "stale-row" : undefined}>
             <td><Link to={paths.node(node.id)}>{node.name}</Link>{age ? <span className="text-bad"> {age}</span> : null}</td>
             <td className="num">{device.index}</td>
-            <td>{device.held_by ? <Link to={paths.job(device.held_by.job_id)}>{device.held_by.job_name ? `${device.held_by.job_name}: ` : ""}replica {device.held_by.replica}, rank {device.held_by.rank}</Link> : device.spare_for ? "spare" : "free"}</td>
+            <td>{device.held_by?.job_id === UNSEEN ? device.held_by.job_name : device.held_by ? <Link to={paths.job(device.held_by.job_id)}>{device.held_by.job_name ? `${device.held_by.job_name}: ` : ""}replica {device.held_by.replica}, rank {device.held_by.rank}</Link> : device.spare_for ? "spare" : "free"}</td>
             <td>{device.present ? (device.healthy ? "healthy" : device.health_reason) : "off the bus"}</td>
             <td className="num">{fixed(now.risk ?? device.risk, 2)}</td>
             <td className="num">{fixed(now.temperature_c, 0, "C")}</td>

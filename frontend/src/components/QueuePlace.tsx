@@ -5,6 +5,7 @@ import { Link } from "react-router";
 import * as queries from "../api/queries";
 import type { QueuedJob } from "../api/types";
 import { paths } from "../lib/paths";
+import { UNSEEN } from "../lib/projects";
 import { count } from "../lib/format";
 import { Figure, Panel, Time } from "../ui/basics";
 
@@ -25,14 +26,14 @@ export function QueuePlace({ jobId }: { jobId: string }): ReactElement | null {
       {queue.makes_room.length > 0 ? <p className="muted">Room is expected when these have ended: <Jobs jobs={queue.makes_room} />.</p> : null}
       {queue.preempts.length > 0
         ? <p className="muted">Yielding their devices to it: {queue.preempts.map((job, index) => (
-          <span key={job.id}>
-            {index > 0 ? ", " : ""}<Link to={paths.job(job.id)}>{job.name}</Link> (priority {job.priority}; {job.asked ? "saves now" : "asked next"}{job.lost_gpu_s === null ? "" : `, ${count(Math.round(job.lost_gpu_s))} GPU-seconds expected to be lost`})
+          <span key={`${job.id} ${index}`}>
+            {index > 0 ? ", " : ""}<Name job={job} /> (priority {job.priority}; {job.asked ? "saves now" : "asked next"}{job.lost_gpu_s === null ? "" : `, ${count(Math.round(job.lost_gpu_s))} GPU-seconds expected to be lost`})
           </span>
         ))}.</p>
         : queue.outranks.length > 0 ? <p className="muted">It has a higher priority than: <Jobs jobs={queue.outranks} />. No preemption is planned now: {queue.no_preemption}.</p> : null}
       {queue.spared.length > 0
-        ? <ul className="muted">{queue.spared.map((job) => (
-          <li key={job.id}><Link to={paths.job(job.id)}>{job.name}</Link> (priority {job.priority}) {job.why}{job.until_at ? <>, until <Time at={job.until_at} /></> : null}</li>
+        ? <ul className="muted">{queue.spared.map((job, index) => (
+          <li key={`${job.id} ${index}`}><Name job={job} /> (priority {job.priority}) {job.why}{job.until_at ? <>, until <Time at={job.until_at} /></> : null}</li>
         ))}</ul>
         : null}
     </Panel>
@@ -43,10 +44,15 @@ function Jobs({ jobs }: { jobs: QueuedJob[] }): ReactElement {
   return (
     <>
       {jobs.map((job, index) => (
-        <span key={job.id}>
-          {index > 0 ? ", " : ""}<Link to={paths.job(job.id)}>{job.name}</Link> (priority {job.priority}{job.expected_end_at ? <>, expected to end <Time at={job.expected_end_at} /></> : null})
+        <span key={`${job.id} ${index}`}>
+          {index > 0 ? ", " : ""}<Name job={job} /> (priority {job.priority}{job.expected_end_at ? <>, expected to end <Time at={job.expected_end_at} /></> : null})
         </span>
       ))}
     </>
   );
+}
+
+/** Of a project that is not seen a job has neither name nor page. */
+function Name({ job }: { job: { id: string; name: string } }): ReactElement {
+  return job.id === UNSEEN ? <>{job.name}</> : <Link to={paths.job(job.id)}>{job.name}</Link>;
 }

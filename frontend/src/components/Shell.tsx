@@ -97,6 +97,7 @@ const NAV: { to: string; text: string; icon: IconName }[] = [
   { to: paths.jobs(), text: "Jobs", icon: "list" },
   { to: paths.incidents(), text: "Incidents", icon: "alert" },
   { to: paths.nodes(), text: "Nodes", icon: "server" },
+  { to: paths.projects(), text: "Projects", icon: "disk" },
   { to: paths.ledger(), text: "Ledger", icon: "ledger" },
   { to: paths.policies(), text: "Policies", icon: "shield" },
 ];

@@ -1,6 +1,7 @@
 /* Colours of the device map: a value 0..1 to one of eight steps, plus the words beside it. Pure. */
 import type { Device, DeviceLive } from "../api/types";
 import { fixed, MISSING, percent } from "./format";
+import { UNSEEN } from "./projects";
 
 export type MapColour = "risk" | "temperature" | "utilization" | "job";
 export const MAP_COLOURS: MapColour[] = ["risk", "temperature", "utilization", "job"];
@@ -41,7 +42,7 @@ export function cellOf(device: Device, now: Readings, colour: MapColour): Cell {
     case "utilization":
       return { step: stepOf(now.utilization_ratio), text: percent(now.utilization_ratio) };
     case "job":
-      return { step: device.held_by ? hashStep(device.held_by.job_id) : null, text: device.held_by ? `R${device.held_by.replica} r${device.held_by.rank}` : device.spare_for ? "spare" : "free" };
+      return { step: device.held_by ? hashStep(device.held_by.job_id) : null, text: device.held_by?.job_id === UNSEEN ? "in use" : device.held_by ? `R${device.held_by.replica} r${device.held_by.rank}` : device.spare_for ? "spare" : "free" };
     default:
       return { step: null, text: MISSING };
   }

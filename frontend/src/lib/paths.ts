@@ -2,7 +2,7 @@
 export const paths = {
   overview: () => "/",
   login: () => "/login",
-  jobs: () => "/jobs",
+  jobs: (query: Record<string, string> = {}) => `/jobs${Object.keys(query).length > 0 ? `?${new URLSearchParams(query)}` : ""}`,
   submit: () => "/jobs/new",
   job: (id: string, tab?: string) => `/jobs/${id}${tab ? `?tab=${tab}` : ""}`,
   incidents: () => "/incidents",
@@ -10,6 +10,8 @@ export const paths = {
   decision: (id: string) => `/decisions/${id}`,
   ledger: (query: Record<string, string> = {}) => `/ledger${Object.keys(query).length > 0 ? `?${new URLSearchParams(query)}` : ""}`,
   policies: (job?: string) => `/policies${job ? `?job=${job}` : ""}`,
+  projects: () => "/projects",
+  project: (name: string) => `/projects/${name}`,
   nodes: () => "/nodes",
   node: (id: string) => `/nodes/${id}`,
 };

@@ -85,7 +85,7 @@ function Head({ job, onAct }: { job: JobDetail; onAct: (act: JobAct) => void }):
         <span className="chip" title="Membership generation: raised by each change of the view; commands of older epochs are refused">epoch <b>{job.epoch}</b></span>
         <span className="chip">attempt <b>{job.attempt || "none"}</b></span>
         {job.layout ? <span className="chip" title={`${ranksPerReplica(job.layout)} ranks in each of ${job.layout.dp} replicas`}>{layoutParts(job.layout).map(([name, size]) => <Fragment key={name}>{name} <b>{size}</b> </Fragment>)}replicas <b>{job.layout.dp}</b></span> : null}
-        <span className="chip">{job.project} / {job.owner}</span>
+        <span className="chip"><Link to={paths.project(job.project)}>{job.project}</Link> / {job.owner}</span>
         <span className="chip" title="Devices kept free for this job">spares <b>{job.spares.length === 0 ? "none" : job.spares.map((spare) => `${spare.node_name}:${spare.device_index}`).join(" ")}</b></span>
         <Id id={job.id} short={shortId(job.id)} />
       </div>

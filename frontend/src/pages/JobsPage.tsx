@@ -1,6 +1,6 @@
 /* The job list (E52): server-side filters in the URL, a thousand rows by drawing only those in
    sight, and an order that does not change under the cursor. */
-import { useInfiniteQuery } from "@tanstack/react-query";
+import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { type ReactElement, useEffect, useMemo, useRef, useState } from "react";
 import { Link, useSearchParams } from "react-router";
@@ -24,7 +24,10 @@ export function JobsPage(): ReactElement {
   const [params, setParams] = useSearchParams();
   const state = params.get("state") ?? "";
   const q = params.get("q") ?? "";
-  const query = useInfiniteQuery(queries.jobs(state, q));
+  const project = params.get("project") ?? "";
+  const query = useInfiniteQuery(queries.jobs(state, q, project));
+  const mine = Object.keys(useQuery(queries.me()).data?.projects ?? {});
+  const filtered = state !== "" || q !== "" || project !== "";
   const { rows, total, asOfSeq: asOf } = useMemo(() => queries.whole(query.data), [query.data]);
   const set = (name: string, value: string): void =>
     setParams((now) => {
@@ -46,14 +49,23 @@ export function JobsPage(): ReactElement {
             {Object.keys(STYLES.job).map((name) => <option key={name} value={name}>{words(name)}</option>)}
           </select>
         </label>
+        {mine.length > 1 || project ? (
+          <label className="inline">
+            <span className="visually-hidden">Project</span>
+            <select value={project} onChange={(event) => set("project", event.target.value)}>
+              <option value="">Any project</option>
+              {(mine.includes(project) || project === "" ? mine : [...mine, project]).map((name) => <option key={name} value={name}>{name}</option>)}
+            </select>
+          </label>
+        ) : null}
         <span className="muted" role="status">{query.data ? shownOf(rows.length, total, query.hasNextPage, "job", "jobs") : ""}</span>
       </div>
       {query.error && rows.length === 0 ? <Problem error={query.error} retry={() => void query.refetch()} /> : null}
       {query.isPending ? <Skeleton height={420} /> : null}
       {query.data && rows.length === 0 ? (
         <div className="panel">
-          <Empty icon="list" title={state || q ? "No job matches" : "No jobs yet"}>
-            {state || q ? <button type="button" className="button" onClick={() => setParams({})}>Clear the filters</button> : <Link to={paths.submit()}>Submit the first one</Link>}
+          <Empty icon="list" title={filtered ? "No job matches" : "No jobs yet"}>
+            {filtered ? <button type="button" className="button" onClick={() => setParams({})}>Clear the filters</button> : <Link to={paths.submit()}>Submit the first one</Link>}
           </Empty>
         </div>
       ) : null}

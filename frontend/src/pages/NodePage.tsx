@@ -13,6 +13,7 @@ import { errorsText, heldBack, partsText, remapText, signalText, valueText } fro
 import { bytes, count, duration, fixed, percent, scalar, shortId } from "../lib/format";
 import { readings } from "../lib/heat";
 import { paths } from "../lib/paths";
+import { UNSEEN } from "../lib/projects";
 import { silentNode } from "../components/Heard";
 import { useHeard, useLive, usePatched, useRefresh, useTopic } from "../live/hooks";
 import { Empty, Figure, Id, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
@@ -145,7 +146,7 @@ function DeviceRow({ device, held, now }: { device: Device; held: boolean; now: 
       <td className="num"><b>{device.index}</b></td>
       <td>{device.model}<div className="muted"><code>{device.uuid}</code></div></td>
       <td><span className={`badge badge-compact tone-${tone}`}><Icon name={!present ? "unplug" : device.healthy ? "check" : "alert"} size={13} /> {!present ? "off the bus" : device.healthy ? "healthy" : "unhealthy"}</span>{device.health_reason ? <div className="muted">{device.health_reason}</div> : null}</td>
-      <td>{device.held_by ? <Link to={paths.job(device.held_by.job_id)}>{device.held_by.job_name ? `${device.held_by.job_name}: ` : ""}replica {device.held_by.replica}, rank {device.held_by.rank}</Link> : device.spare_for ? <Link to={paths.job(device.spare_for)}>spare</Link> : <span className="muted">{held ? "not admitted" : "free"}</span>}</td>
+      <td>{device.held_by?.job_id === UNSEEN ? device.held_by.job_name : device.held_by ? <Link to={paths.job(device.held_by.job_id)}>{device.held_by.job_name ? `${device.held_by.job_name}: ` : ""}replica {device.held_by.replica}, rank {device.held_by.rank}</Link> : device.spare_for === UNSEEN ? "spare" : device.spare_for ? <Link to={paths.job(device.spare_for)}>spare</Link> : <span className="muted">{held ? "not admitted" : "free"}</span>}</td>
       <td className="num">{fixed(now.risk ?? device.risk, 2)}<div className="muted">{partsText(now)}</div></td>
       <td className="num">{fixed(now.temperature_c, 0, "C")}<div className="muted">memory {fixed(now.memory_temperature_c, 0, "C")}</div></td>
       <td className="num">{fixed(now.power_w, 0, "W")}<div className="muted">of {fixed(now.power_limit_w, 0, "W")}</div></td>

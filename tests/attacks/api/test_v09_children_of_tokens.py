@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from controlplane.access import services
 from controlplane.access.models import ApiToken, Scope
+from controlplane.access.scopes import allows
 from controlplane.runtime.clock import now
 from controlplane.runtime.errors import Conflict, Denied, Invalid
 from tests.integration.api.conftest import Caller, grant
@@ -108,5 +109,5 @@ def test_no_child_ever_outlives_or_outranks_or_survives_its_maker(
         assert row.expires_at is not None
         assert row.parent.expires_at is not None
         assert row.expires_at <= row.parent.expires_at
-        assert services.allows(row.parent.scope, row.scope)
+        assert allows(row.parent.scope, row.scope)
         assert row.revoked_at is not None or row.parent.revoked_at is None

@@ -4,7 +4,8 @@ import pytest
 from django.contrib.auth.models import User
 
 from controlplane.access.models import ApiToken
-from controlplane.access.services import create_api_token, effective_scope
+from controlplane.access.scopes import effective_scope
+from controlplane.access.services import create_api_token
 from controlplane.runtime.errors import Denied
 from tests.integration.api.conftest import SPEC, Caller, grant
 from tests.integration.api.principals import by_token, demote

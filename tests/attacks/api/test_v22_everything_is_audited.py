@@ -8,7 +8,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client, override_settings
 
-from controlplane.access import join_tokens
+from controlplane.access import join_tokens, projects
 from controlplane.access.models import ApiToken, AuditEntry
 from controlplane.access.refusals import MAX_ROWS_A_WINDOW, WINDOW_S, Refusals, refusals
 from controlplane.access.services import create_api_token, create_one_time_password
@@ -67,6 +67,10 @@ BODIES: dict[str, dict[str, Any]] = {
     "/api/v1/decisions/{decision_id}:approve": {"reason": WHY},
     "/api/v1/decisions/{decision_id}:reject": {"reason": WHY},
     "/api/v1/decisions/{decision_id}:hold": {"reason": WHY},
+    "/api/v1/projects": {"name": "vision", "reason": WHY},
+    "/api/v1/projects/{name}:set": {"max_priority": 700, "reason": WHY},
+    "/api/v1/projects/{name}:set-member": {"account": "ada", "role": "operator", "reason": WHY},
+    "/api/v1/projects/{name}:remove-member": {"account": "ada", "reason": WHY},
     "/api/v1/policy:put": {"text": "max_acts: 9", "parent": 0, "reason": WHY},
     "/api/v1/policy:rollback": {"to": 0, "parent": 1, "reason": WHY},
     "/api/v1/policy:replay": {"since_s": 60.0},
@@ -105,6 +109,7 @@ def ids(db: None, user: User) -> dict[str, str]:
         "token_id": create_api_token(user, name="old").id,
         "request_id": checkpoint(job, reason="r", actor="user:ada").id,
         "decision_id": _recommended(job).id,
+        "name": "default",
     }
 
 
@@ -133,6 +138,8 @@ def target(ids: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Callable[[st
             Node.objects.filter(pk=here["node_id"]).update(revoked_at=now())
         if path.endswith(":resume"):
             Job.objects.filter(pk=here["job_id"]).update(state="preempted", parked_by="user:ada: r")
+        if path.endswith(":remove-member"):
+            projects.set_member("default", "ada", "viewer", reason="r", actor="user:ada")
         if path.endswith(":uncordon"):
             Node.objects.filter(pk=here["node_id"]).update(state="cordoned")
         if path.endswith(":confirm"):

@@ -8,7 +8,8 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.test import Client
 
-from controlplane.access.services import allows, create_api_token, scope_of
+from controlplane.access.scopes import allows, scope_of
+from controlplane.access.services import create_api_token
 from controlplane.api import throttle
 from controlplane.fleet.models import Device, Node
 from controlplane.runtime.ids import new_id

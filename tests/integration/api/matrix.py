@@ -98,11 +98,26 @@ OPERATIONS: dict[str, Row] = {
     "POST /policy:put": Row("admin", {"text": "{}", "parent": 0, "reason": "r"}),
     "POST /policy:replay": Row("operate", {"since_s": 60}),
     "POST /policy:rollback": Row("admin", {"to": 0, "parent": 0, "reason": "r"}),
+    "GET /projects": Row("read"),
+    "POST /projects": Row("admin", {"name": "vision", "reason": "r"}),
+    "GET /projects/{name}": Row("read"),
+    "POST /projects/{name}:set": Row("admin", {"weight": 2, "reason": "r"}),
+    "POST /projects/{name}:set-member": Row("admin", {"account": "ada", "role": "viewer", "reason": "r"}),
+    "POST /projects/{name}:remove-member": Row("admin", {"account": "ada", "reason": "r"}),
     "GET /nodes/{node_id}/series": Row("read"),
     "GET /nodes/{node_id}/dead-letters": Row("operate"),
     "GET /demo/faults": Row("read"),
     "POST /demo/faults": Row("operate", {"kind": "no_spares"}),
 }
+
+ABOUT_JOBS = ("{job_id}", "{incident_id}", "{decision_id}", "{request_id}")
+"""What belongs to a job, and so to its project: these addresses are judged by the rights there."""
+
+OF_PROJECTS: dict[str, Row] = {
+    name: row for name, row in OPERATIONS.items() if any(part in name for part in (*ABOUT_JOBS, "/projects/{name}"))
+}
+"""Operations on one project and on what belongs to it. Making and changing a project is the fleet's."""
+OF_THE_FLEET = frozenset({"POST /projects/{name}:set"})
 
 OTHER_ADDRESSES: dict[str, str] = {
     "agent/v1/enroll": "a join token in the body",

@@ -41,6 +41,7 @@ SINGLE: list[tuple[str, Any]] = [
     ("/policy/diff?before=0&after=1", rest.PolicyDiff),
     ("/policy/recorded/{policy}", rest.RecordedPolicy),
     ("/nodes/{node}", rest.NodeDetail),
+    ("/projects/default", rest.ProjectDetail),
     ("/nodes/{node}/series", rest.Series),
 ]
 LISTS: list[tuple[str, Any]] = [
@@ -59,6 +60,7 @@ LISTS: list[tuple[str, Any]] = [
     ("/nodes", rest.Node),
     ("/nodes/{node}/dead-letters", rest.DeadLetter),
     ("/tokens", rest.Token),
+    ("/projects", rest.Project),
     ("/demo/faults", rest.Fault),
 ]
 

@@ -8,6 +8,7 @@ import pytest
 from django.db import connections
 
 from controlplane.access.models import IdempotencyKey
+from controlplane.access.project_models import Project, Visibility
 from controlplane.changes.launches import checkpoint_dir
 from controlplane.dispatch.models import Command
 from controlplane.jobs.models import Job, Rank
@@ -155,6 +156,7 @@ def test_a_live_name_is_taken_in_its_project(caller: Any) -> None:
     ada = caller("submit")
     ada.post("/jobs", SPEC)
     assert ada.post("/jobs", SPEC).status_code == 409
+    Project.objects.create(name="vision", visibility=Visibility.OPEN)
     elsewhere = {**SPEC, "metadata": {**SPEC["metadata"], "project": "vision"}}
     assert ada.post("/jobs", elsewhere).status_code == 201
     assert ada.post("/jobs", {**SPEC, "metadata": {**SPEC["metadata"], "name": "another"}}).status_code == 201

@@ -9,9 +9,10 @@ from django.test import Client
 
 from controlplane.access.models import ApiToken, AuditEntry
 from controlplane.access.refusals import refusals
-from controlplane.access.services import create_api_token, create_one_time_password, create_user, scope_of
+from controlplane.access.scopes import scope_of
+from controlplane.access.services import create_api_token, create_one_time_password, create_user
 from controlplane.access.sessions import stored_key
-from controlplane.access.standing import Standing, scopes_now
+from controlplane.access.standing import Standing, rights_now
 
 pytestmark = pytest.mark.django_db
 OLD, NEW = "correct horse battery", "another horse, another battery"
@@ -52,10 +53,10 @@ def test_a_change_ends_sessions_streams_and_one_time_passwords_and_leaves_tokens
     assert page is not None
     token = create_api_token(user, name="ci").secret
     stream = Standing(kind="session", key=stored_key(page.cookies["sessionid"].value), user_id=user.pk)
-    assert stream in scopes_now([stream])
+    assert stream in rights_now([stream])
     assert change(OLD).status_code == 204
     assert page.get("/api/v1/me").status_code == 401
-    assert stream not in scopes_now([stream])
+    assert stream not in rights_now([stream])
     assert signed_in(OLD) is None
     assert signed_in(unused) is None
     assert signed_in(NEW) is not None

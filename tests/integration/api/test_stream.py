@@ -7,6 +7,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.contrib.auth.models import User
 
+from controlplane.access.rights import rights_of
 from controlplane.access.standing import Standing
 from controlplane.api import eventlog
 from controlplane.runtime.events import publish, unit_of_work
@@ -36,7 +37,9 @@ async def test_a_stream_says_when_to_retry_numbers_its_events_and_keeps_the_line
     who = await sync_to_async(by_token)(ada, "read")
     assert who.token is not None
     await sync_to_async(happen)("one", "two", "three")
-    stream = eventlog.stream(1, "", Standing(kind="token", key=who.token.id, user_id=ada.pk))
+    rights = await sync_to_async(rights_of)(ada, who.token)
+    assert rights is not None
+    stream = eventlog.stream(1, "", Standing(kind="token", key=who.token.id, user_id=ada.pk), rights)
     assert await following(stream) == "retry: 1000\n\n"
     for seq, kind in ((2, "two"), (3, "three")):
         said = await following(stream)

@@ -67,3 +67,20 @@ def test_audit_rows_of_before_are_sealed_as_they_stand() -> None:
         MigrationExecutor(connection).migrate(newest)
     assert list(AuditEntry.objects.order_by("id").values_list("seq", "subject")) == [(1, "0"), (2, "1"), (3, "2")]
     assert verify().whole
+
+
+def test_a_job_of_before_keeps_its_project_which_is_open_and_has_no_quota() -> None:
+    from controlplane.access.project_models import Project
+
+    newest = MigrationExecutor(connection).loader.graph.leaf_nodes()
+    executor = MigrationExecutor(connection)
+    before = [("access", "0008_name_patterns"), ("jobs", "0019_preempted")]
+    executor.migrate(before)
+    try:
+        old = executor.loader.project_state(before).apps.get_model("jobs", "Job")
+        for number, project in enumerate(("default", "vision", "vision")):
+            old.objects.create(id=f"job_{number}", name=f"old-{number}", project=project, spec={})
+    finally:
+        MigrationExecutor(connection).migrate(newest)
+    found = Project.objects.order_by("name").values_list("name", "visibility", "quota_gpus", "max_priority")
+    assert list(found) == [("default", "open", None, 1000), ("vision", "open", None, 1000)]

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from controlplane.policy.queue.place import Victim
-from controlplane.policy.queue.preempt import Offer, lost_gpu_s, may_yield
+from controlplane.policy.queue.preempt import lost_gpu_s, may_yield, whole_of
 from controlplane.policy.queue.room import Room, Types
 from controlplane.policy.queue.rows import Holder, Pending, QueueConfig, QueueFleet, QueuePlan, Stake
 from controlplane.policy.queue.schedule import schedule
@@ -75,7 +75,7 @@ def room_for(fleet: QueueFleet, head: Pending, without: tuple[Holder, ...] = ())
     """It fits when these have ended, wherever it is placed."""
     room = Room(fleet.nodes, Types(model for node in fleet.nodes for model in node.usable), [head.demand])
     for holder in without:
-        room.give_back(Offer(holder, fleet.reserved).devices)
+        room.give_back(whole_of(holder, fleet.reserved).devices)
     return room.fits(head.demand)
 
 

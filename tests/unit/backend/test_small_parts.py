@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from controlplane.access.models import Scope
+from controlplane.access.rights import Rights
 from controlplane.checkpoints.verify import MARKER, verify_directory
 from controlplane.config.env import broker_url, unknown_keys
-from controlplane.live.hub import MAX_WAITING, Client, Hub
+from controlplane.live.hub import MAX_WAITING, Client, Hub, Told
 from controlplane.protocol.digests import digest_of
 from controlplane.protocol.ids import is_id
 from controlplane.runtime import events, ids
@@ -96,13 +98,21 @@ def test_a_marker_cannot_lead_outside_of_its_directory(tmp_path: Path) -> None:
     assert "outside" in detail
 
 
-def event(seq: int) -> dict[str, Any]:
+SEES_ALL = Rights(fleet=Scope.ADMIN, everything=True)
+
+
+def event(seq: int) -> Told:
     """A durable event."""
-    return {"type": "event", "event": {"seq": seq}}
+    return Told({"type": "event", "event": {"seq": seq}})
+
+
+def browser(rights: Rights = SEES_ALL, **more: Any) -> Client:
+    """Of a reader with these rights."""
+    return Client(lambda: rights, **more)
 
 
 async def test_every_subscribed_browser_gets_every_event_once_and_in_order() -> None:
-    hub, client = Hub(), Client(sent_seq=3)
+    hub, client = Hub(), browser(sent_seq=3)
     hub.clients.add(client)
     for seq in (2, 3, 4, 4, 5):
         hub.durable(event(seq))
@@ -111,7 +121,7 @@ async def test_every_subscribed_browser_gets_every_event_once_and_in_order() -> 
 
 
 async def test_browsers_fetch_everything_again_when_the_event_log_was_set_back_under_a_running_server() -> None:
-    hub, client, new = Hub(), Client(sent_seq=90), Client()
+    hub, client, new = Hub(), browser(sent_seq=90), browser()
     hub.clients |= {client, new}
     hub.seq = 90
     assert not hub.rewind(90)
@@ -119,12 +129,12 @@ async def test_browsers_fetch_everything_again_when_the_event_log_was_set_back_u
     assert hub.rewind(40)
     assert (hub.seq, client.sent_seq, new.sent_seq) == (40, 40, None)
     assert json.loads(client.queue.get_nowait()) == {"type": "resync", "seq": 40}
-    hub.durable({"event": {"seq": 41}})
+    hub.durable(event(41))
     assert client.sent_seq == 41
 
 
 async def test_a_browser_that_does_not_read_loses_pictures_first_and_is_then_told_to_refetch() -> None:
-    hub, client = Hub(), Client(sent_seq=0, topics={"job:a"})
+    hub, client = Hub(), browser(sent_seq=0, topics={"job:a": "default"})
     hub.clients.add(client)
     for _ in range(MAX_WAITING):
         hub.volatile("job:a", {"type": "ranks"})
@@ -137,7 +147,7 @@ async def test_a_browser_that_does_not_read_loses_pictures_first_and_is_then_tol
 
 
 async def test_pictures_go_to_those_who_watch_their_topic() -> None:
-    hub, watcher, other = Hub(), Client(topics={"job:a"}), Client(topics={"job:b"})
+    hub, watcher, other = Hub(), browser(topics={"job:a": "default"}), browser(topics={"job:b": "default"})
     hub.clients |= {watcher, other}
     hub.volatile("job:a", {"type": "ranks"})
     assert (watcher.queue.qsize(), other.queue.qsize()) == (1, 0)

@@ -8,7 +8,8 @@ from controlplane.policy.queue.demand import first_demand, later_demand
 from controlplane.policy.queue.explain import explain
 from controlplane.policy.queue.place import Turn
 from controlplane.policy.queue.rows import Demand, Entry, Holder, Lender, Pending, QueueConfig, QueueFleet
-from controlplane.policy.queue.schedule import in_turn, schedule
+from controlplane.policy.queue.schedule import schedule
+from controlplane.policy.queue.shares import in_turn
 from controlplane.policy.queue.words import place_of
 from controlplane.protocol.spec import Parallelism, Resources, Spares, TrainSpec
 

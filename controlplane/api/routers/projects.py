@@ -1,0 +1,152 @@
+"""Projects: what they may use and use now, and who is in them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from django.http import HttpRequest, HttpResponse
+from ninja import Query, Router
+
+from controlplane.access import projects
+from controlplane.access.models import Scope
+from controlplane.access.project_models import Membership, Project
+from controlplane.api import bodies, pages
+from controlplane.api.auth import needs, needs_in_project, principal_of
+from controlplane.api.bodies import send
+from controlplane.api.edge import describe
+from controlplane.api.idempotency import Effect, once
+from controlplane.api.reach import judged, reach
+from controlplane.protocol import rest
+from controlplane.recovery.project_use import Use, use_of_projects
+from controlplane.runtime.clock import iso
+from controlplane.runtime.events import newest_seq
+from controlplane.runtime.requests import request_id_of
+
+router = Router(tags=["projects"], auth=needs(Scope.READ))
+SHOWN_MEMBERS = 500
+
+
+@router.get("/projects", summary="List projects", openapi_extra=describe(list[rest.Project], errors=(422,)))
+def list_projects(request: HttpRequest, query: Query[pages.Paging]) -> HttpResponse:
+    """Those that you see, by name, with what they use now."""
+    seq = newest_seq()
+    rows = projects.all_projects().filter(reach(request).only("name"))
+    found, after = pages.page(rows, query, name="projects", key="name", ascending=True)
+    use = use_of_projects()
+    return send(pages.listing([_view(request, row, use) for row in found], after, seq, total=rows.count()))
+
+
+@router.get("/projects/{rid:name}", summary="One project", openapi_extra=describe(rest.ProjectDetail, errors=(404,)))
+def get_project(request: HttpRequest, name: str) -> HttpResponse:
+    """With its members."""
+    judged(request, name, Scope.READ, f"no project {name!r}")
+    seq, row = newest_seq(), projects.project(name)
+    members = projects.members(row)
+    return send(
+        _view(request, row, use_of_projects())
+        | {
+            "members": [_member(member) for member in members[:SHOWN_MEMBERS]],
+            "member_count": members.count(),
+            "as_of_seq": seq,
+        }
+    )
+
+
+@router.post(
+    "/projects",
+    summary="Make a project",
+    auth=needs(Scope.ADMIN),
+    openapi_extra=describe(rest.Project, status=201, body=bodies.NewProject, errors=(409, 415, 422)),
+)
+def create(request: HttpRequest) -> HttpResponse:
+    """Private and without a limit unless told otherwise. Its name stays: a project is neither renamed nor removed."""
+    body, actor = bodies.read(request, bodies.NewProject), principal_of(request).name
+    settings = _settings(body)
+
+    def effect() -> Effect:
+        row = projects.create(body.name, settings, reason=body.reason, actor=actor, request_id=request_id_of(request))
+        return Effect(data=_view(request, row, {}), status=201, location=f"/api/v1/projects/{row.name}")
+
+    return once(request, effect)
+
+
+@router.post(
+    "/projects/{rid:name}:set",
+    summary="Change a project",
+    auth=needs(Scope.ADMIN),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.SetProject, errors=(404, 409, 415, 422)),
+)
+def change(request: HttpRequest, name: str) -> HttpResponse:
+    """What is named gets another value; the rest stays. Jobs that were submitted keep their priority."""
+    body, actor = bodies.read(request, bodies.SetProject), principal_of(request).name
+    settings = _settings(body)
+
+    def effect() -> Effect:
+        projects.change(name, settings, reason=body.reason, actor=actor, request_id=request_id_of(request))
+        return Effect(data={"detail": f"The project {name} is changed: {', '.join(settings) or 'nothing'}."})
+
+    return once(request, effect)
+
+
+@router.post(
+    "/projects/{rid:name}:set-member",
+    summary="Give an account a role in a project",
+    auth=needs_in_project(Scope.ADMIN),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.SetMember, errors=(404, 409, 415, 422)),
+)
+def set_member(request: HttpRequest, name: str) -> HttpResponse:
+    """By an administrator of the project, or of the fleet."""
+    body, actor = bodies.read(request, bodies.SetMember), principal_of(request).name
+
+    def effect() -> Effect:
+        judged(request, name, Scope.ADMIN, f"no project {name!r}")
+        made = projects.set_member(
+            name, body.account, body.role, reason=body.reason, actor=actor, request_id=request_id_of(request)
+        )
+        return Effect(data={"detail": f"{body.account} is {made.role} in the project {name}."})
+
+    return once(request, effect)
+
+
+@router.post(
+    "/projects/{rid:name}:remove-member",
+    summary="Take an account out of a project",
+    auth=needs_in_project(Scope.ADMIN),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.RemoveMember, errors=(404, 409, 415, 422)),
+)
+def remove_member(request: HttpRequest, name: str) -> HttpResponse:
+    """By an administrator of the project, or of the fleet. Its jobs stay, and open streams lose sight of the project
+    within 5 s."""
+    body, actor = bodies.read(request, bodies.RemoveMember), principal_of(request).name
+
+    def effect() -> Effect:
+        judged(request, name, Scope.ADMIN, f"no project {name!r}")
+        projects.remove_member(name, body.account, reason=body.reason, actor=actor, request_id=request_id_of(request))
+        return Effect(data={"detail": f"{body.account} is no member of the project {name} any more."})
+
+    return once(request, effect)
+
+
+def _settings(body: bodies.ProjectSettings) -> dict[str, Any]:
+    """Those that the body names."""
+    named = {name: getattr(body, name) for name in projects.SETTINGS}
+    return {name: value for name, value in named.items() if value is not msgspec.UNSET}
+
+
+def _view(request: HttpRequest, row: Project, use: Mapping[str, Use]) -> dict[str, Any]:
+    now = use.get(row.name, Use())
+    return projects.settings_of(row) | {
+        "name": row.name,
+        "created_at": iso(row.created_at),
+        "created_by": row.created_by,
+        "scope": str(reach(request).within(row.name) or Scope.READ.value),
+        "in_use_gpus": now.in_use_gpus,
+        "borrowed_gpus": now.borrowed_gpus(row.quota_gpus),
+        "waiting_gpus": now.waiting_gpus,
+        "waiting_jobs": now.waiting_jobs,
+        "live_jobs": now.live_jobs,
+    }
+
+
+def _member(row: Membership) -> dict[str, Any]:
+    return {"account": row.account.get_username(), "role": row.role, "since": iso(row.since)}

@@ -1,0 +1,44 @@
+"""What each project uses and waits for now, by the rows that the queue plans with (`recovery.load_queue`). It reads."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from django.db.models import Count
+
+from controlplane.jobs.models import Job
+from controlplane.jobs.seen import projects_of
+from controlplane.jobs.services import TERMINAL
+from controlplane.recovery import load_queue
+
+
+@dataclass(slots=True, kw_only=True)
+class Use:
+    """Devices that its jobs hold, spares among them; what its waiting jobs wait for; how many have not ended."""
+
+    in_use_gpus: int = 0
+    waiting_gpus: int = 0
+    waiting_jobs: int = 0
+    live_jobs: int = 0
+
+    def borrowed_gpus(self, quota_gpus: int | None) -> int:
+        """How many it holds beyond its quota; of a project without one none."""
+        return 0 if quota_gpus is None else max(0, self.in_use_gpus - quota_gpus)
+
+
+def use_of_projects() -> Mapping[str, Use]:
+    """By name of the project; one without jobs has the `Use` of nothing."""
+    found: dict[str, Use] = defaultdict(Use)
+    queue = load_queue.waiting()
+    holders = load_queue.load_fleet().holders
+    projects = projects_of({job.id for job in [*queue, *holders]})
+    for holder in holders:
+        found[projects[holder.id]].in_use_gpus += sum(number for _, number in (*holder.devices, *holder.gives))
+    for job in queue:
+        use = found[projects[job.id]]
+        use.waiting_gpus += job.demand.devices + job.demand.spares
+        use.waiting_jobs += 1
+    live = Job.objects.exclude(state__in=TERMINAL).order_by().values_list("project").annotate(number=Count("pk"))
+    for project, number in live:
+        found[project].live_jobs = number
+    return found

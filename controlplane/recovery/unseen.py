@@ -1,0 +1,48 @@
+"""What a job of one project is told of jobs of others: not the names of those whose project is private.
+
+A plan of the queue, a decision and a request of a job name other jobs in sentences that are kept, and that everybody
+reads who sees this job. So they are named when that is written, as its project may know them. Reads alone.
+"""
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from controlplane.access.project_models import Project, Visibility
+from controlplane.jobs.models import Job
+from controlplane.jobs.seen import projects_of
+from controlplane.policy.queue.rows import Pending, QueueFleet, Share
+
+PRIVATE = "a private job"
+PRIVATE_PROJECT = "a private project"
+
+
+def as_seen_from(project: str, queue: Iterable[Pending], fleet: QueueFleet) -> tuple[list[Pending], QueueFleet]:
+    """The same queue and fleet; jobs of other private projects are all called `PRIVATE`, these `PRIVATE_PROJECT`."""
+    waiting, private = list(queue), _private_beside(project)
+    if not private:
+        return waiting, fleet
+    projects = projects_of({job.id for job in [*waiting, *fleet.holders]})
+    hidden = {job_id for job_id, of in projects.items() if of in private}
+    replace = msgspec.structs.replace
+    holders = tuple(replace(job, name=PRIVATE) if job.id in hidden else job for job in fleet.holders)
+    return (
+        [replace(job, name=PRIVATE) if job.id in hidden else job for job in waiting],
+        replace(fleet, holders=holders, projects=tuple(_shown(share, private) for share in fleet.projects)),
+    )
+
+
+def _shown(share: Share, private: Collection[str]) -> Share:
+    return msgspec.structs.replace(share, shown=PRIVATE_PROJECT) if share.name in private else share
+
+
+def name_for(reader: Job | None, other: Job) -> str:
+    """What those who see `reader` (None: the fleet's) are told that `other` is called."""
+    if reader is not None and reader.project == other.project:
+        return other.name
+    return PRIVATE if other.project in _private_beside("") else other.name
+
+
+def _private_beside(project: str) -> Collection[str]:
+    rows = Project.objects.filter(visibility=Visibility.PRIVATE).exclude(name=project)
+    return frozenset(rows.values_list("name", flat=True))
