@@ -21,7 +21,8 @@ from controlplane.policy.facts import correlated_failure_of
 from controlplane.policy.fleet import FleetSnapshot
 from controlplane.protocol.states import IncidentState
 from controlplane.recovery import deadletter
-from controlplane.recovery.load import recent_acts, segments, suspicions
+from controlplane.recovery.disruption import recent_acts, suspicions
+from controlplane.recovery.load import segments
 from controlplane.recovery.models import Incident
 from controlplane.runtime import metrics, windows
 from controlplane.runtime.clock import now_s

@@ -10,6 +10,7 @@ from controlplane.changes.assembly.measured import Saves, Times, learned_times, 
 from controlplane.changes.assembly.nodes import suspect_devices
 from controlplane.policy import bars
 from controlplane.policy.asked import Elsewhere
+from controlplane.policy.disruption_facts import DisruptionFact
 from controlplane.policy.fleet import FleetSnapshot, HardwareIncident
 from controlplane.policy.queue.place import QueuePlace
 from controlplane.policy.recommendation import Recommendation
@@ -67,6 +68,7 @@ class Fleet:
     clock_set_s: float | None = None
     clock_step_s: float = 0.0
     elsewhere: Elsewhere | None = None
+    disruption: DisruptionFact = DisruptionFact()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +137,7 @@ def snapshot_of(parts: Parts) -> JobSnapshot:
         requests=tuple(sorted(parts.requests, key=lambda request: request.id)),
         queue=parts.queue,
         recommended=parts.recommended,
+        disruption=parts.fleet.disruption,
     )
 
 
@@ -165,6 +168,7 @@ def fleet_snapshot_of(parts: FleetParts) -> FleetSnapshot:
         suspect_nodes=_nodes_of(suspects),
         segments=parts.segments,
         requests=parts.drains,
+        disruption=parts.fleet.disruption,
     )
 
 
