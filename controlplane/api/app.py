@@ -6,6 +6,7 @@ from controlplane.api.edge import strict
 from controlplane.api.errors import install
 from controlplane.api.routers import (
     audit,
+    breakers,
     demo,
     events,
     fleet,
@@ -35,6 +36,7 @@ def build() -> NinjaAPI:
         ledger,
         ranks,
         recovery,
+        breakers,
         policy,
         requests,
         events,

@@ -18,6 +18,7 @@ from controlplane.recovery import deadletter, health_gate
 from controlplane.recovery.incidents import need_attention
 from controlplane.recovery.models import Decision, Incident
 from controlplane.recovery.present import decision_summary, incident_summary
+from controlplane.recovery.present_breakers import open_ones
 from controlplane.runtime import beats, bus, seal
 from controlplane.runtime.clock import iso, now
 from controlplane.runtime.events import newest_seq
@@ -49,6 +50,7 @@ def overview() -> dict[str, Any]:
         "recent_incidents": [incident_summary(row) for row in incidents[:RECENT]],
         "recent_decisions": [decision_summary(row) for row in decisions[:RECENT]],
         "health": health(),
+        "breakers": open_ones(),
     }
 
 

@@ -13,6 +13,7 @@ from controlplane.protocol import rest
 from controlplane.sdk import calls, retry, sse
 from controlplane.sdk.calls import API, Call, Page
 from controlplane.sdk.errors import SdkError, UnavailableError, error_for
+from controlplane.sdk.breakers import Breakers
 from controlplane.sdk.ledger import Ledger
 from controlplane.sdk.policy import Policy
 from controlplane.sdk.resources import (
@@ -51,6 +52,7 @@ class AsyncClient:
         self.decisions, self.tokens, self.demo = Decisions(*group), Tokens(*group), Demo(*group)
         self.join_tokens, self.ledger = JoinTokens(*group), Ledger(*group)
         self.audit, self.requests, self.policy = Audit(*group), Requests(*group), Policy(*group)
+        self.breakers = Breakers(*group)
 
     async def __aenter__(self) -> "AsyncClient":
         return self
