@@ -39,7 +39,8 @@ app = typer.Typer(
 )
 for name, group in (
     ("job", job_parts.app), ("rank", rank.app), ("node", fleet.node), ("gpu", fleet.gpu),
-    ("breaker", breaker.app), ("incident", recovery.incident), ("decision", recovery.decision), ("request", request.app), ("policy", policy.app),
+    ("breaker", breaker.app), ("incident", recovery.incident), ("decision", recovery.decision),
+    ("request", request.app), ("policy", policy.app),
     ("token", account.token), ("join-token", join_token.app), ("import", imports.app),
 ):  # fmt: skip
     app.add_typer(group, name=name)

@@ -1,4 +1,4 @@
-"""Rows that count within a window of time: acts of the disruption budget, what it suspects, restarts of a budget, saves.
+"""Rows that count within a window of time: acts of the disruption budget, what it suspects, charged restarts, saves.
 
 Each way back over a step of the clock is known (`runtime.windows`), so none of them follows the clock.
 """
@@ -39,4 +39,11 @@ def saves() -> QuerySet[Checkpoint]:
 def counted() -> tuple[tuple[QuerySet[Any], str], ...]:
     """All of them, each with the column of its time."""
     done, closed = Act.objects.all(), Breaker.objects.exclude(closed_at=None)
-    return (done, "at"), (closed, "closed_at"), (acts(), "at"), (suspicions(), "seen_at"), (restarts(), "at"), (saves(), "committed_at")
+    return (
+        (done, "at"),
+        (closed, "closed_at"),
+        (acts(), "at"),
+        (suspicions(), "seen_at"),
+        (restarts(), "at"),
+        (saves(), "committed_at"),
+    )

@@ -154,7 +154,11 @@ def _close(row: Breaker, by: str, reason: str) -> None:
 
 def _publish(row: Breaker, kind: str, sentence: str) -> None:
     events.publish(
-        kind, sentence, entity="breaker", entity_id=row.id, patch=lambda: breaker_summary(Breaker.objects.get(pk=row.pk))
+        kind,
+        sentence,
+        entity="breaker",
+        entity_id=row.id,
+        patch=lambda: breaker_summary(Breaker.objects.get(pk=row.pk)),
     )
 
 

@@ -32,5 +32,7 @@ class Breaker(models.Model):
     close_reason = models.TextField(blank=True, default="")
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["segment"], condition=Q(closed_at=None), name="breaker_open_once")]
+        constraints = [
+            models.UniqueConstraint(fields=["segment"], condition=Q(closed_at=None), name="breaker_open_once")
+        ]
         indexes = [models.Index(fields=["-opened_at"], name="breaker_newest")]

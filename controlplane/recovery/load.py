@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import cast
 
 import msgspec
-from django.db.models import Max, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Max, OuterRef, Q, Subquery
 
 from controlplane.changes.assembly.counted import MAX_REFUSED_READ, MAX_REISSUES_READ, Announced
 from controlplane.changes.assembly.nodes import suspect_devices

@@ -11,9 +11,9 @@ import stamina
 
 from controlplane.protocol import rest
 from controlplane.sdk import calls, retry, sse
+from controlplane.sdk.breakers import Breakers
 from controlplane.sdk.calls import API, Call, Page
 from controlplane.sdk.errors import SdkError, UnavailableError, error_for
-from controlplane.sdk.breakers import Breakers
 from controlplane.sdk.ledger import Ledger
 from controlplane.sdk.policy import Policy
 from controlplane.sdk.resources import (

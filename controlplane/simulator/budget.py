@@ -30,7 +30,8 @@ class Budget:
     def since_s(self, now_s: float, within_s: float, segment: str = "") -> float:
         """From when on acts and findings count."""
         closings = (*self.closings.get("", ()), *self.closings.get(segment, ()))
-        return max(now_s - within_s, *closings, 0.0)
+        since_s: float = max(now_s - within_s, *closings, 0.0)
+        return since_s
 
     def recent(self, now_s: float) -> int:
         """Destructive decisions of the budget's window."""

@@ -32,7 +32,8 @@ def worst(world: World, segment: str) -> int:
     ends = sorted(budget.closings.get(segment, []) + budget.closings.get("", []))
     for first in (0.0, *ends):
         last = min((end for end in ends if end > first), default=float("inf"))
-        mine = [act for at_s, act in budget.acts if first <= at_s < last and act.kind is ActKind.EVICT and not act.proved]
+        acts = [act for at_s, act in budget.acts if first <= at_s < last and not act.proved]
+        mine = [act for act in acts if act.kind is ActKind.EVICT]
         most = max(most, sum(not segment or segment in act.segments for act in mine))
     return most
 

@@ -31,6 +31,7 @@ from controlplane.policy.snapshot import (
 from controlplane.protocol.membership import Flush, Install, View
 from controlplane.protocol.states import CheckpointState, CommandState
 
+NOTHING_COUNTED = DisruptionFact()
 MAX_CHECKPOINTS = 20
 OFF_THE_LADDER = frozenset({CheckpointState.WRITING, CheckpointState.PRUNED})
 _LOST = frozenset({CommandState.FAILED, CommandState.EXPIRED, CommandState.SUPERSEDED})
@@ -68,7 +69,7 @@ class Fleet:
     clock_set_s: float | None = None
     clock_step_s: float = 0.0
     elsewhere: Elsewhere | None = None
-    disruption: DisruptionFact = DisruptionFact()
+    disruption: DisruptionFact = NOTHING_COUNTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,9 +25,7 @@ def show(output: Output = Format.TABLE) -> None:
 
 
 @app.command()
-def close(
-    breaker: Annotated[str, typer.Argument(metavar="BREAKER")], reason: Reason = BY_HAND
-) -> None:
+def close(breaker: Annotated[str, typer.Argument(metavar="BREAKER")], reason: Reason = BY_HAND) -> None:
     """Let automation go on. What it has done so far counts no more; what is found anew does."""
     with context.client() as client:
         say(client.breakers.close(breaker, reason).detail)

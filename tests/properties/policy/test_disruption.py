@@ -18,6 +18,10 @@ WANTED = st.lists(
 )
 
 
+def act(kind: ActKind, node_id: str, proved: bool) -> Act:
+    return Act(kind=kind, segments=(NODES[node_id],) if NODES[node_id] else (), proved=proved)
+
+
 def facts(done: list[Act]) -> DisruptionFact:
     fleet: dict[str, int] = {}
     parts: dict[str, dict[str, int]] = {}
@@ -48,7 +52,7 @@ def test_passes_that_ask_before_they_act_exceed_no_cap(wanted, passes):
         for kind, node_id, proved in wanted[first::passes]:
             took = left.takes(kind, (node_id,), proved=proved)
             assert took or not proved, "what is proved is never held"
-            done += [Act(kind=kind, segments=(NODES[node_id],) if NODES[node_id] else (), proved=proved)] if took else []
+            done += [act(kind, node_id, proved)] if took else []
     assert within(done)
 
 
@@ -56,8 +60,8 @@ def test_passes_that_ask_before_they_act_exceed_no_cap(wanted, passes):
 def test_passes_that_decided_on_the_same_rows_exceed_no_cap_as_each_counts_again_under_the_lock(wanted):
     done: list[Act] = []
     for kind, node_id, proved in wanted:
-        act = Act(kind=kind, segments=(NODES[node_id],) if NODES[node_id] else (), proved=proved)
-        why = exceeds((act,), facts(done), CONFIG)
+        one = act(kind, node_id, proved)
+        why = exceeds((one,), facts(done), CONFIG)
         assert not (why and proved)
-        done += [] if why else [act]
+        done += [] if why else [one]
     assert within(done)
