@@ -6,6 +6,7 @@ from controlplane.api.edge import strict
 from controlplane.api.errors import install
 from controlplane.api.routers import (
     audit,
+    breakers,
     demo,
     events,
     fleet,
@@ -36,6 +37,7 @@ def build() -> NinjaAPI:
         ledger,
         ranks,
         recovery,
+        breakers,
         policy,
         projects,
         requests,

@@ -19,6 +19,7 @@ from controlplane.recovery import deadletter, health_gate
 from controlplane.recovery.incidents import need_attention
 from controlplane.recovery.models import Decision, Incident
 from controlplane.recovery.present import decision_summary, incident_summary
+from controlplane.recovery.present_breakers import open_ones
 from controlplane.runtime import beats, bus, seal
 from controlplane.runtime.clock import iso, now
 from controlplane.runtime.events import newest_seq
@@ -50,6 +51,7 @@ def overview(rights: Rights) -> dict[str, Any]:
         "recent_incidents": [incident_summary(row) for row in incidents[:RECENT]],
         "recent_decisions": [decision_summary(row) for row in decisions[:RECENT]],
         "health": health(),
+        "breakers": open_ones(),
     }
 
 

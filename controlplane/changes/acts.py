@@ -12,6 +12,8 @@ from controlplane.changes.kinds import (
     AttemptKey,
     Bar,
     Change,
+    CloseBreaker,
+    CountActs,
     CreateEviction,
     CreatePreemption,
     Demote,
@@ -20,6 +22,7 @@ from controlplane.changes.kinds import (
     JobKey,
     NodeKey,
     Observe,
+    OpenBreaker,
     Release,
     Reserve,
     Resolve,
@@ -117,6 +120,14 @@ def _resolve_incident(turn: Turn, act: plan.ResolveIncident) -> Iterator[Change]
 # --- the fleet ---
 
 
+def _open_breaker(turn: Turn, act: plan.OpenBreaker) -> Iterator[Change]:
+    yield OpenBreaker(act.code, act.segment, act.sentence)
+
+
+def _close_breaker(turn: Turn, act: plan.CloseBreaker) -> Iterator[Change]:
+    yield CloseBreaker(act.breaker, turn.decision.sentence)
+
+
 def _set_node_state(turn: Turn, act: plan.SetNodeState) -> Iterator[Change]:
     decision = turn.decision
     for_devices = decision.rule == "device_fault" or decision.reason_code == XID_ENDED_IT
@@ -167,8 +178,15 @@ HANDLERS: dict[type, Callable[[Turn, Any], Iterator[Change]]] = {
     plan.ResetDevice: _reset_device,
     plan.SettleSignals: _settle_signals,
     plan.ResolveIncident: _resolve_incident,
+    plan.OpenBreaker: _open_breaker,
+    plan.CloseBreaker: _close_breaker,
 }
 assert set(HANDLERS) == set(plan.Action.__args__), "every action has its handler"
+
+
+def counted(decision: plan.Decision) -> list[Change]:
+    """What the disruption budget counts of a decision that is carried out."""
+    return [CountActs(decision.acts)] if decision.acts else []
 
 
 def carry_out(turn: Turn, action: plan.Action) -> list[Change]:

@@ -9,6 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from controlplane.changes.disruption_kinds import BreakerChange
+from controlplane.changes.disruption_kinds import CloseBreaker as CloseBreaker
+from controlplane.changes.disruption_kinds import CountActs as CountActs
+from controlplane.changes.disruption_kinds import OpenBreaker as OpenBreaker
 from controlplane.changes.rows import Attempt, Diagnostic, Marked
 from controlplane.policy.signals.base import Finding
 from controlplane.policy.snapshot import Placement
@@ -90,13 +94,9 @@ LENGTHS = frozenset({"out_of_section_s", "read_s"})
 Observed = JobKey | AttemptKey | ReplicaKey | RankKey | ViewKey | DeviceKey | IncidentKey
 Moved = JobKey | AttemptKey | ReplicaKey | RankKey | NodeKey | RequestKey
 MACHINES: dict[type, str] = {
-    JobKey: "job",
-    AttemptKey: "attempt",
-    ReplicaKey: "replica",
-    RankKey: "rank",
-    NodeKey: "node",
+    JobKey: "job", AttemptKey: "attempt", ReplicaKey: "replica", RankKey: "rank", NodeKey: "node",
     RequestKey: "request",
-}
+}  # fmt: skip
 """The state table of each row that moves."""
 
 
@@ -397,4 +397,5 @@ Change = (
     | Refuse
     | Close
     | Count
+    | BreakerChange
 )

@@ -204,6 +204,16 @@ GPUS = (
     Column(title="ID", show=text("id"), wide=True),
     Column(title="REASON", show=text("health_reason"), wide=True),
 )
+BREAKERS = (
+    Column(title="ID", show=text("id")),
+    Column(title="OF", show=lambda row: row["segment"] or "fleet"),
+    Column(title="WHY", show=text("reason")),
+    Column(title="HELD-JOBS", show=number("held_jobs", 0)),
+    Column(title="AGE", show=age("opened_at")),
+    Column(title="CLOSED-BY", show=text("closed_by")),
+    Column(title="CLOSED", show=text("closed_at"), wide=True),
+    Column(title="BECAUSE", show=text("close_reason"), wide=True),
+)
 INCIDENTS = (
     Column(title="ID", show=text("id")),
     Column(title="STATE", show=text("state"), state=True),

@@ -9,6 +9,7 @@ import typer
 
 from controlplane.cli.commands import (
     account,
+    breaker,
     chaos,
     fleet,
     imports,
@@ -39,8 +40,8 @@ app = typer.Typer(
 )
 for name, group in (
     ("job", job_parts.app), ("rank", rank.app), ("node", fleet.node), ("gpu", fleet.gpu),
-    ("incident", recovery.incident), ("decision", recovery.decision), ("request", request.app), ("policy", policy.app),
-    ("project", project.app),
+    ("breaker", breaker.app), ("incident", recovery.incident), ("decision", recovery.decision),
+    ("request", request.app), ("policy", policy.app), ("project", project.app),
     ("token", account.token), ("join-token", join_token.app), ("import", imports.app),
 ):  # fmt: skip
     app.add_typer(group, name=name)

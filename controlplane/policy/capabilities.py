@@ -368,6 +368,11 @@ def request(facts: RequestFacts) -> Acts:
     return _by_state(REQUEST, facts)
 
 
+def breaker(closed_by: str) -> Acts:
+    """Close it, once. `closed_by` "": it is open."""
+    return {"close": f"{closed_by} closed it already" if closed_by else YES}
+
+
 def dead_letter(letter_id: str, state: str) -> Acts:
     """Apply it after all, or drop it. `state`: waiting, replayed or discarded."""
     why = {

@@ -30,9 +30,11 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     Common causes. Most of a job late in one section at once is one finding, not acted on for
     `storage_limit_s` where they save, else for `common_limit_s`; one late in a save is not judged
     before `common_grace_s`.
-    Governor. `correlated_fraction` of devices suspect, but at least `correlated_min_devices`, on at
+    Disruption budget. `correlated_fraction` of devices suspect, but at least `correlated_min_devices`, on at
     least `correlated_min_nodes` nodes in as many failure domains: one node that dies is no correlated failure;
-    `max_acts` destructive acts of non-positive evidence in the window (reliability F22).
+    `max_acts` destructive acts of non-positive evidence in the window (reliability F22). `max_evictions`,
+    `max_restarts`, `max_cordons`, `max_emergency_saves` of the fleet within an hour, `max_..._of_segment` of one
+    failure domain (`policy.disruption`).
     Risk. `risk_precision`: measured share of alarms followed by a failure; 0 is unknown.
     Ends. `shrunk_stable_s` a smaller view has held, `quiet_incident_s` an incident without a
     change of membership was open, before either counts as over.
@@ -81,6 +83,12 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     correlated_min_devices: int = 4
     correlated_min_nodes: int = 2
     max_acts: int = 20
+    max_evictions: int = 100
+    max_restarts: int = 60
+    max_cordons: int = 40
+    max_emergency_saves: int = 100
+    max_evictions_of_segment: int = 50
+    max_cordons_of_segment: int = 20
     emergency_fleet_fraction: float = 0.10
     risk_precision: float = 0.0
     default_step_s: float = 1.0

@@ -7,6 +7,7 @@ which then is soon. Decisions that are only recorded (observe, recommend) touch 
 
 import msgspec
 
+from controlplane.policy.acts import acts_of
 from controlplane.policy.clock import on_one_clock
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.consent import consent
@@ -77,7 +78,7 @@ def _decide(snapshot: JobSnapshot, config: PolicyConfig) -> Plan:
                 deferred = True
                 continue
             taken |= wanted
-            decisions.append(decision)
+            decisions.append(msgspec.structs.replace(decision, acts=acts_of(snapshot, decision, config)))
     return Plan(decisions=tuple(decisions), next_pass_s=next_pass_s(snapshot, config, bool(taken) or deferred))
 
 

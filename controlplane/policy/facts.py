@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 
 from controlplane.policy.config import PolicyConfig
+from controlplane.policy.disruption_facts import DisruptionFact
 from controlplane.policy.membership import Refusal, install, missing_flushes, next_view
 from controlplane.policy.once import per_snapshot
 from controlplane.policy.snapshot import JobSnapshot, NodeFact, ReplicaFact, SignalFact
@@ -42,6 +43,9 @@ class Governed(Protocol):
 
     @property
     def divided(self) -> bool: ...
+
+    @property
+    def disruption(self) -> DisruptionFact: ...
 
 
 def attempt_live(snapshot: JobSnapshot) -> bool:

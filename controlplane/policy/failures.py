@@ -13,6 +13,8 @@ from collections import Counter
 from controlplane.policy import flaps, silence
 from controlplane.policy.common import without_common
 from controlplane.policy.config import PolicyConfig
+from controlplane.policy.disruption import Allowance
+from controlplane.policy.disruption_facts import ActKind
 from controlplane.policy.facts import (
     catch_up_patience_s,
     current_view,
@@ -62,11 +64,14 @@ def every_failure(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Failure,
 
 @per_pass
 def actionable(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Failure, ...]:
-    """Failures whose processes may be ended now: in a correlated failure only the proved ones."""
+    """Failures whose processes may be ended now: the proved ones, and of the others what the disruption budget
+    leaves."""
     failures = tuple(failure for failure in find_failures(snapshot, config) if not failure.reversible)
-    if not is_correlated_failure(snapshot, config):
-        return failures
-    return tuple(failure for failure in failures if failure.proved)
+    left = Allowance(snapshot, config)
+    for failure in failures:
+        if failure.proved:
+            left.takes(ActKind.EVICT, failure.replica.node_ids, proved=True)
+    return tuple(f for f in failures if f.proved or left.takes(ActKind.EVICT, f.replica.node_ids))
 
 
 @per_pass
@@ -79,10 +84,11 @@ def doubted(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Failure, ...]:
 
 @per_pass
 def held(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Failure, ...]:
-    """Failures the disruption budget keeps for a person."""
-    if not is_correlated_failure(snapshot, config):
-        return ()
-    return tuple(failure for failure in find_failures(snapshot, config) if not failure.proved)
+    """Failures the disruption budget keeps for a person. What can be taken back waits only while too much looks bad
+    at once: an open breaker does not keep the others from going on without it."""
+    free = {failure.replica.index for failure in (*actionable(snapshot, config), *doubted(snapshot, config))}
+    found = find_failures(snapshot, config)
+    return tuple(failure for failure in found if not failure.proved and failure.replica.index not in free)
 
 
 def _overdue(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from controlplane.policy import drains
+from controlplane.policy import breaker, drains
+from controlplane.policy.acts import nodes_out
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.facts import correlated_failure_of
+from controlplane.policy.disruption import Allowance, is_held
+from controlplane.policy.disruption_facts import ActKind, DisruptionFact
 from controlplane.policy.findings import KINDS
 from controlplane.policy.plan import Decision, ResolveIncident
 from controlplane.policy.request_facts import RequestFact
@@ -56,6 +58,7 @@ class FleetSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     suspect_nodes: tuple[str, ...] | None = None
     segments: dict[str, str] = {}
     requests: tuple[RequestFact, ...] = ()
+    disruption: DisruptionFact = DisruptionFact()
 
     @property
     def divided(self) -> bool:
@@ -66,21 +69,35 @@ class FleetSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 def decide_fleet(snapshot: FleetSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     """Everything to be decided now; equal snapshots give equal decisions."""
     nodes = {node.id: node for node in snapshot.nodes}
-    correlated = correlated_failure_of(snapshot, config)
+    left = Allowance(snapshot, config)
     found: list[Decision] = []
     for signal in snapshot.signals:
         node = nodes.get(signal.node_id or "")
         if signal.kind in KINDS:
-            found += device_fault.judge(signal, node, config, correlated=correlated)
+            found += _judge(snapshot, config, signal, node, left)
         elif signal.kind == RISK_RULE:
             found.append(_watch(signal, node))
-    left = 0 if correlated else config.max_acts - snapshot.acts_last_window
-    found += device_fault.resets(snapshot.nodes, now_s=snapshot.now_s, left=left)
+    resets = 0 if is_held(snapshot, config) else config.max_acts - snapshot.acts_last_window
+    found += device_fault.resets(snapshot.nodes, now_s=snapshot.now_s, left=resets)
     judged = [msgspec.structs.replace(decision, mode=ceiling(config, decision.rule)) for decision in found]
     acts = ceiling(config, device_fault.RULE) is Mode.ENFORCE
     returns = (_back(incident, nodes, acts=acts) for incident in snapshot.incidents)
     emptied = drains.answers(snapshot.requests, nodes, now_s=snapshot.now_s)
-    return (*judged, *(decision for decision in returns if decision is not None), *emptied)
+    tripped = breaker.decisions(snapshot, config)
+    return (*tripped, *judged, *(decision for decision in returns if decision is not None), *emptied)
+
+
+def _judge(
+    snapshot: FleetSnapshot, config: PolicyConfig, signal: SignalFact, node: NodeFact | None, left: Allowance
+) -> tuple[Decision, ...]:
+    """About a device without work. What takes its node out of service is held once the pass has used the caps up."""
+    place = (signal.node_id or "",)
+    held = is_held(snapshot, config, place)
+    answer = device_fault.judge(signal, node, config, held=held)
+    acts = tuple(act for decision in answer for act in nodes_out(snapshot, decision))
+    if acts and ceiling(config, device_fault.RULE) is Mode.ENFORCE and not left.takes(ActKind.CORDON, place):
+        return device_fault.judge(signal, node, config, held=True)
+    return tuple(msgspec.structs.replace(each, acts=tuple(nodes_out(snapshot, each))) for each in answer)
 
 
 def _watch(signal: SignalFact, node: NodeFact | None) -> Decision:

@@ -7,9 +7,10 @@ from controlplane.policy.asked import Need, near, require
 from controlplane.policy.bars import lifted
 from controlplane.policy.budget import spent
 from controlplane.policy.config import PolicyConfig
+from controlplane.policy.disruption import Allowance, is_held
+from controlplane.policy.disruption_facts import ActKind
 from controlplane.policy.errors import Unsatisfiable
 from controlplane.policy.facts import (
-    is_correlated_failure,
     is_member,
     nodes_of,
     setup_patience_s,
@@ -153,10 +154,9 @@ def attempt_due_s(snapshot: JobSnapshot, config: PolicyConfig) -> float:
 def out_of_service(
     snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...]
 ) -> tuple[SetNodeState, ...]:
-    """Nodes that the failures blame: quarantined on proof of a fault, else cordoned; in a correlated failure
-    none, for then a person decides about nodes."""
-    if is_correlated_failure(snapshot, config):
-        return ()
+    """Nodes that the failures blame: quarantined on proof of a fault, else cordoned; none that the
+    disruption budget holds, for then a person decides about nodes."""
+    left = Allowance(snapshot, config)
     quarantine = {node_id for failure in failures for node_id in failure.quarantine}
     cordon = {node_id for failure in failures for node_id in failure.cordon}
     moves = []
@@ -164,17 +164,18 @@ def out_of_service(
         snapshot.node_by_id[node_id] for node_id in sorted((quarantine | cordon) & snapshot.node_by_id.keys())
     ):
         if node.id in quarantine:
-            if node.state in (*_OPEN_NODES, NodeState.DRAINING, NodeState.CORDONED):
+            leaves = node.state in (*_OPEN_NODES, NodeState.DRAINING, NodeState.CORDONED)
+            if leaves and left.takes(ActKind.CORDON, (node.id,)):
                 moves.append(SetNodeState(node_id=node.id, to=NodeState.QUARANTINED))
-        elif node.state in _OPEN_NODES:
+        elif node.state in _OPEN_NODES and left.takes(ActKind.CORDON, (node.id,)):
             moves.append(SetNodeState(node_id=node.id, to=NodeState.CORDONED))
     return tuple(moves)
 
 
 def stays_open(snapshot: JobSnapshot, config: PolicyConfig, signal: SignalFact) -> bool:
-    """A device's finding in a correlated failure: its node is not cordoned, so the finding alone keeps new work
-    off the device until it is judged."""
-    return signal.kind in PROVING and is_correlated_failure(snapshot, config)
+    """A device's finding that the disruption budget holds: its node is not cordoned, so the finding alone keeps new
+    work off the device until it is judged."""
+    return signal.kind in PROVING and is_held(snapshot, config, (signal.node_id or "",))
 
 
 def in_view(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> bool:

@@ -4,6 +4,7 @@ carried out in one transaction."""
 
 import msgspec
 
+from controlplane.policy.disruption_facts import Act
 from controlplane.policy.snapshot import Placement
 from controlplane.protocol.diagnostics import HANG
 from controlplane.protocol.membership import Install, View
@@ -249,6 +250,21 @@ class SettleSignals(_Action, tag="settle_signals"):
     signal_ids: tuple[str, ...]
 
 
+class OpenBreaker(_Action, tag="open_breaker"):
+    """Hold what automation does without positive proof, in the fleet or in one failure domain (`segment`), until a
+    person closes it. `code`: what tripped it; `sentence`: why."""
+
+    code: str
+    segment: str
+    sentence: str
+
+
+class CloseBreaker(_Action, tag="close_breaker"):
+    """What opened this breaker is over."""
+
+    breaker: str
+
+
 class ResolveIncident(_Action, tag="resolve_incident"):
     """Close what is open for this job, or `incident_id` alone (one of the fleet's, which has no
     job), with how it ended."""
@@ -286,6 +302,8 @@ Action = (
     | ResetDevice
     | SettleSignals
     | ResolveIncident
+    | OpenBreaker
+    | CloseBreaker
 )
 
 
@@ -303,7 +321,8 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     `sentence` for people. `routine` True: part of an orderly protocol (install a view,
     admit a joiner), shown folded in the UI. `key` deduplicates: the same key is applied
     once per job, see `taken_in`. `mode` OBSERVE or RECOMMEND: recorded, not applied. `title`: the fault in at
-    most `titles.TITLE_MAX` characters, for lists; empty where the rule names none."""
+    most `titles.TITLE_MAX` characters, for lists; empty where the rule names none. `acts`: what the disruption budget
+    counts of it, which `decide` adds."""
 
     rule: str
     choice: str
@@ -318,6 +337,7 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     routine: bool = False
     mode: Mode = Mode.ENFORCE
     title: str = ""
+    acts: tuple[Act, ...] = ()
 
 
 def taken_in(mode: Mode) -> tuple[Mode, ...]:

@@ -18,6 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from controlplane.policy.asked import Elsewhere
+from controlplane.policy.disruption_facts import DisruptionFact
 from controlplane.policy.queue.place import QueuePlace
 from controlplane.policy.recommendation import Recommendation
 from controlplane.policy.request_facts import RequestFact
@@ -295,16 +296,15 @@ class JobFact(_Fact):
 class JobSnapshot(_Fact, dict=True):
     """Everything `decide` may look at.
 
-    `blind` True: our own side was unhealthy lately, or the server has just started (first grace window), so silence
-    is no evidence. `flushes` are those of `view`'s epoch; `install` is None until everybody has flushed; it was
-    ordered at `installed_s` (server time; None: not known). `open_incidents` counts incidents of other jobs too
-    (storm governor); `acts_last_window` the destructive acts of the fleet in the governor's window;
-    `suspect_devices` are those whose finding (silent, lost, failing) opened within it, of `fleet_devices`, and
-    `suspect_nodes` their nodes (None: not counted by node). The server's clock was last set by `clock_step_s`
-    seconds, to `clock_set_s` (None: it was not, as far as is known). `reissued_views` counts views in a row
-    announced with unchanged members since a step was last committed. `nodes` are those that matter to the job; of
-    the others `elsewhere` tells what was asked (None: `nodes` are all). `queue`: where a pending job stands (None:
-    it is the only one that waits, or does not). `recommended`: what waits for people."""
+    `blind` True: our own side was unhealthy lately, or the server has just started (first grace window), so silence is
+    no evidence. `flushes` are those of `view`'s epoch; `install` is None until everybody has flushed; it was ordered at
+    `installed_s` (server time; None: not known). `acts_last_window` counts the destructive acts of the fleet in the
+    budget's window, `disruption` those of an hour; `suspect_devices` are those whose finding (silent, lost, failing)
+    opened within it, of `fleet_devices`, and `suspect_nodes` their nodes (None: not counted by node). The server's
+    clock was last set by `clock_step_s` seconds, to `clock_set_s` (None: it was not, as far as is known).
+    `reissued_views` counts views in a row announced with unchanged members since a step was last committed. `nodes` are
+    those that matter to the job; of the others `elsewhere` tells what was asked (None: `nodes` are all). `queue`: where
+    a pending job stands (None: it is the only one that waits, or does not). `recommended`: what waits for people."""
 
     now_s: float
     blind: bool
@@ -334,6 +334,7 @@ class JobSnapshot(_Fact, dict=True):
     requests: tuple[RequestFact, ...] = ()
     queue: QueuePlace | None = None
     recommended: tuple[Recommendation, ...] = ()
+    disruption: DisruptionFact = DisruptionFact()
 
     @cached_property
     def segments(self) -> Mapping[str, str]:

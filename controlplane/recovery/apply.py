@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from django.db import transaction
 
-from controlplane.changes.acts import carry_out
+from controlplane.changes.acts import carry_out, counted
 from controlplane.changes.behind import at_once, entered_at_once, entered_behind, starts_behind, still_wanted
 from controlplane.changes.turn import Turn, end_stopping
 from controlplane.jobs.models import Job
@@ -54,6 +54,7 @@ def apply_decision(
                 keeping.end(job)
             for action in actions:
                 commit(carry_out(turn, action), rows)
+            commit(counted(decision), rows)
             ledger.write(job, row, snapshot, entered_at_once(decision, snapshot))
             if job.epoch != before:
                 row.epoch_after = job.epoch

@@ -43,7 +43,7 @@ from controlplane.jobs.services import (
     wake_job,
 )
 from controlplane.protocol.commands import Body, EndVerification, StopRanks
-from controlplane.recovery import diagnostics, holding, incidents, kept, late, request_rows, signals
+from controlplane.recovery import diagnostics, disruption, holding, incidents, kept, late, request_rows, signals
 from controlplane.recovery.models import Incident, MarkedLines, Signal, ViewRow
 from controlplane.recovery.rows import JobRows
 from controlplane.runtime import counters, events, keys
@@ -319,6 +319,11 @@ HANDLERS: dict[type, Callable[[JobRows, Any], None]] = {
     kinds.KeepDiagnostic: lambda rows, change: diagnostics.keep(rows.locked, change.found),
     kinds.Refuse: lambda rows, change: checkpoints.refused(rows.locked, change.path, said=change.said),
     kinds.Close: lambda rows, change: dispatch.answer(change.node, change.command, change.state, change.detail, ""),
+    kinds.CountActs: lambda rows, change: disruption.note(change.acts, rows.decision_id),
+    kinds.OpenBreaker: lambda rows, change: disruption.open_breaker(
+        change.code, change.segment, change.sentence, rows.decision_id
+    ),
+    kinds.CloseBreaker: lambda rows, change: disruption.close_over(change.breaker, change.reason),
     kinds.Count: lambda rows, change: counters.count(
         change.node, change.what, number=change.number, detail=change.detail
     ),

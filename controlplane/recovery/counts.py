@@ -1,4 +1,4 @@
-"""Rows that count within a window of time: acts of the governor, what it suspects, restarts of a budget, saves.
+"""Rows that count within a window of time: acts of the disruption budget, what it suspects, charged restarts, saves.
 
 Each way back over a step of the clock is known (`runtime.windows`), so none of them follows the clock.
 """
@@ -11,6 +11,7 @@ from controlplane.changes.assembly.counted import ENDS_NOTHING, SUSPECT
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.policy.findings import KINDS
 from controlplane.policy.rules.registry import DESTRUCTIVE
+from controlplane.recovery.disruption_models import Act, Breaker
 from controlplane.recovery.models import Decision, Restart, Signal
 
 
@@ -37,4 +38,12 @@ def saves() -> QuerySet[Checkpoint]:
 
 def counted() -> tuple[tuple[QuerySet[Any], str], ...]:
     """All of them, each with the column of its time."""
-    return (acts(), "at"), (suspicions(), "seen_at"), (restarts(), "at"), (saves(), "committed_at")
+    done, closed = Act.objects.all(), Breaker.objects.exclude(closed_at=None)
+    return (
+        (done, "at"),
+        (closed, "closed_at"),
+        (acts(), "at"),
+        (suspicions(), "seen_at"),
+        (restarts(), "at"),
+        (saves(), "committed_at"),
+    )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from django.db.models import Q, QuerySet
 
-from controlplane.changes.acts import carry_out
+from controlplane.changes.acts import carry_out, counted
 from controlplane.changes.assembly.snapshot import Fleet, FleetParts, fleet_snapshot_of
 from controlplane.changes.turn import Turn
 from controlplane.fleet.models import Device
@@ -22,10 +22,11 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.findings import KINDS
 from controlplane.policy.fleet import RISK_RULE, FleetSnapshot, HardwareIncident, decide_fleet
 from controlplane.protocol.states import IncidentOutcome, IncidentState, Mode
-from controlplane.recovery import asked, incidents, load, load_nodes, signals
+from controlplane.recovery import asked, disruption, incidents, load, load_nodes, signals
 from controlplane.recovery.audited import audit_decision
 from controlplane.recovery.commit import commit
 from controlplane.recovery.decided import new_row, publish_decision
+from controlplane.recovery.load_devices import device_counts
 from controlplane.recovery.models import Decision, Incident, Signal
 from controlplane.recovery.rows import JobRows
 from controlplane.runtime import events, metrics
@@ -41,7 +42,7 @@ def reconcile_fleet() -> int:
     """Decide what no job's pass decides; returns how many decisions were new. The first look takes
     no lock: what waits for hardware waits for days, and mostly nothing is new."""
     waits = (_hardware(), _risks(), _waiting(), _resets(), asked.drains())
-    if not any(rows.exists() for rows in waits):
+    if not any(rows.exists() for rows in waits) and not disruption.waits():
         return 0
     config = policies.of_fleet()
     if not _new(decide_fleet(load_fleet(), config)):
@@ -71,7 +72,7 @@ def load_fleet() -> FleetSnapshot:
     found = [*_hardware()[:MAX_FINDINGS], *_risks()[:MAX_FINDINGS]]
     rows = [row for row in found if (row.node_id, row.device_index) not in owned]
     waiting = [_fact(row) for row in _waiting().prefetch_related("signals")]
-    sizes = load.device_counts()
+    sizes = device_counts()
     concerned = {row.node_id or "" for row in rows} | {row.node_id for row in waiting}
     concerned |= {node_id for row in waiting for node_id, _ in row.beside}
     concerned |= set(_resets().values_list("node_id", flat=True))
@@ -82,7 +83,13 @@ def load_fleet() -> FleetSnapshot:
         signals=map(signals.fact_of, rows),
         nodes=load_nodes.node_facts(None, only=concerned),
         incidents=tuple(waiting),
-        fleet=Fleet(acts=load.recent_acts(), named=load.suspicions(), devices=sum(sizes.values()), sizes=sizes),
+        fleet=Fleet(
+            acts=disruption.recent_acts(),
+            named=disruption.suspicions(),
+            devices=sum(sizes.values()),
+            sizes=sizes,
+            disruption=disruption.facts_of_fleet(),
+        ),
         segments=load.segments(),
         drains=drains,
     )
@@ -157,6 +164,7 @@ def apply_fleet(decision: plan.Decision, by: Decided) -> Decision:
         turn = Turn(decision, rows)
         for action in decision.actions:
             commit(carry_out(turn, action), rows)
+        commit(counted(decision), rows)
     publish_decision(row)
     audit_decision(row, {})
     if row.incident is not None and not closes:

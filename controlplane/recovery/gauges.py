@@ -21,14 +21,16 @@ from controlplane.policy.facts import correlated_failure_of
 from controlplane.policy.fleet import FleetSnapshot
 from controlplane.protocol.states import IncidentState
 from controlplane.recovery import deadletter
-from controlplane.recovery.load import recent_acts, segments, suspicions
+from controlplane.recovery.disruption import recent_acts, suspicions
+from controlplane.recovery.disruption_models import Breaker
+from controlplane.recovery.load import segments
 from controlplane.recovery.models import Incident
 from controlplane.runtime import metrics, windows
 from controlplane.runtime.clock import now_s
 from controlplane.runtime.pieces import batched
 
-SUSPECTS, ACTS = "suspect_devices", "recent_acts"
-"""Scopes of the breaker: which of the two limits is passed."""
+SUSPECTS, ACTS, OPEN = "suspect_devices", "recent_acts", "open"
+"""Scopes of the breaker: which of the two limits is passed now, and whether one is open."""
 
 
 def refresh() -> None:
@@ -71,7 +73,12 @@ def breaker() -> dict[str, float]:
         segments=segments(),
     )
     config = policies.of_fleet()
-    return {SUSPECTS: float(correlated_failure_of(found, config)), ACTS: float(recent_acts() >= config.max_acts)}
+    standing = Breaker.objects.filter(closed_at=None).exists()
+    return {
+        SUSPECTS: float(correlated_failure_of(found, config)),
+        ACTS: float(recent_acts() >= config.max_acts),
+        OPEN: float(standing),
+    }
 
 
 def checkpoint_ages_s(found: list[JobRate]) -> dict[str, float | None]:

@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import cast
 
 import msgspec
-from django.db.models import Count, Max, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Max, OuterRef, Q, Subquery
 
-from controlplane.changes.assembly.counted import MAX_REFUSED_READ, MAX_REISSUES_READ, WINDOW_S, Announced
+from controlplane.changes.assembly.counted import MAX_REFUSED_READ, MAX_REISSUES_READ, Announced
 from controlplane.changes.assembly.nodes import suspect_devices
 from controlplane.changes.assembly.replicas import accused, replicas_of, signal_facts
 from controlplane.changes.assembly.rows import Reading
@@ -42,7 +42,7 @@ from controlplane.protocol.spec import Parallelism
 from controlplane.protocol.states import LIVE_INCIDENT, AttemptState, CheckpointState, JobState, ReplicaState
 from controlplane.recovery import (
     asked,
-    counts,
+    disruption,
     health_gate,
     learned,
     ledger,
@@ -52,11 +52,11 @@ from controlplane.recovery import (
     signals,
     spikes,
 )
-from controlplane.recovery.load_devices import of_nodes
+from controlplane.recovery.load_devices import device_counts, enrolled, of_nodes
 from controlplane.recovery.load_nodes import own_facts
 from controlplane.recovery.load_replicas import slots_of
 from controlplane.recovery.models import Decision, ViewRow
-from controlplane.runtime import bus, windows
+from controlplane.runtime import bus
 from controlplane.runtime.clock import now
 
 MAX_BARS_READ = 200
@@ -102,18 +102,19 @@ def load_snapshot(job: Job) -> facts.JobSnapshot:
 
 
 def _fleet() -> Fleet:
-    named = suspicions()
+    named = disruption.suspicions()
     sizes = device_counts({node_id for node_id, index in named if index is None})
     clock_set_s, clock_step_s = health_gate.clock_step()
     suspect_nodes = {node_id for node_id, _ in suspect_devices(named, sizes)}
     return Fleet(
-        acts=recent_acts(),
+        acts=disruption.recent_acts(),
         named=named,
-        devices=_enrolled(Device.objects.all()).count(),
+        devices=enrolled(Device.objects.all()).count(),
         sizes=sizes,
         clock_set_s=clock_set_s,
         clock_step_s=clock_step_s,
         elsewhere=Elsewhere(segments=_segments_of(suspect_nodes), divided=_is_divided()),
+        disruption=disruption.facts(),
     )
 
 
@@ -280,28 +281,6 @@ def _checkpoint_facts(job: Job) -> list[facts.CheckpointFact]:
         )
         for row in rows.annotate(begun_at=Subquery(begun.values("resume_step")[:1]))
     ]
-
-
-def recent_acts() -> int:
-    """Destructive acts of the governor's window, over the whole fleet."""
-    return windows.within(counts.acts(), "at", WINDOW_S).count()
-
-
-def suspicions() -> list[tuple[str, int | None]]:
-    """What findings of the governor's window name, as (node id, device index or None)."""
-    rows = windows.within(counts.suspicions(), "seen_at", WINDOW_S)
-    return [(node_id or "", index) for node_id, index in rows.values_list("node_id", "device_index")]
-
-
-def device_counts(only: Collection[str] | None = None) -> Mapping[str, int]:
-    """How many devices each node of the fleet has, by id; `only` these."""
-    rows = of_nodes(_enrolled(Device.objects.all()), "node_id", only).order_by()
-    return dict(rows.values_list("node_id").annotate(number=Count("pk")).values_list("node_id", "number"))
-
-
-def _enrolled(rows: QuerySet[Device]) -> QuerySet[Device]:
-    """Those of nodes that were not revoked."""
-    return rows.exclude(node__in=Node.objects.exclude(revoked_at=None))
 
 
 def _segments_of(node_ids: Collection[str]) -> dict[str, str]:

@@ -12,11 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from django.db import connection
-from django.db.models import BigIntegerField, Func, Model, QuerySet, Sum
+from django.db.models import BigIntegerField, Count, Func, Model, QuerySet, Sum
 
 from controlplane.changes.assembly import nodes
 from controlplane.changes.assembly.rows import InUse
-from controlplane.fleet.models import Device
+from controlplane.fleet.models import Device, Node
 from controlplane.jobs.models import Rank
 from controlplane.policy.snapshot import DeviceFact
 from controlplane.runtime.lasting import Lasting
@@ -133,3 +133,14 @@ def _read(only: Collection[str] | None, *, keep: bool = False) -> Mapping[str, S
             key = _Key(node_id, *sums[node_id], tuple(spares.get(node_id, ())))
             _kept.keep(key, tuple(its), size=len(its))
     return found
+
+
+def device_counts(only: Collection[str] | None = None) -> Mapping[str, int]:
+    """How many devices each node of the fleet has, by id; `only` these."""
+    rows = of_nodes(enrolled(Device.objects.all()), "node_id", only).order_by()
+    return dict(rows.values_list("node_id").annotate(number=Count("pk")).values_list("node_id", "number"))
+
+
+def enrolled(rows: QuerySet[Device]) -> QuerySet[Device]:
+    """Those of nodes that were not revoked."""
+    return rows.exclude(node__in=Node.objects.exclude(revoked_at=None))

@@ -23,7 +23,7 @@ from controlplane.policies import selectors as policies
 from controlplane.policy.errors import PolicyError
 from controlplane.policy.plan import Decision, PlaceAttempt, Plan
 from controlplane.protocol.states import QUEUED_JOB, STARTING_JOB, AttemptState, JobState
-from controlplane.recovery import queue_pass
+from controlplane.recovery import disruption, queue_pass
 from controlplane.recovery.apply import Behind, already_taken, apply_decision, left_of, settle_stopping, start_behind
 from controlplane.recovery.load import load_snapshot
 from controlplane.recovery.load_candidates import decided
@@ -131,14 +131,16 @@ def _one_pass(job: Job) -> tuple[Plan, int, list[Behind]]:
     snapshot, plan = decided(snapshot, job, config)
     decide_s = time.monotonic() - begin
     made, behind = 0, list[Behind]()
-    for decision in plan.decisions:
-        if already_taken(job, decision):
-            continue
+    new = [decision for decision in plan.decisions if not already_taken(job, decision)]
+    guarded = disruption.guarded(new)
+    for decision in new:
         if _resumes_from_outside(job, decision):
             # The ladder has changed: decide again without that checkpoint.
             return plan, made + 1, behind
         try:
             with events.attempt():
+                if guarded:
+                    disruption.check(decision, config)
                 row = apply_decision(job, decision, snapshot, config=config, decide_s=decide_s)
         except (Conflict, PolicyError, IntegrityError) as error:
             # A lost race (a device was taken, a row has moved): the world is looked at anew.

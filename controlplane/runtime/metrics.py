@@ -97,7 +97,7 @@ LEADER = Gauge("holdfast_leader", "1 when this sentinel leads.")
 TASKS_SENT = Counter("holdfast_tasks_sent_total", "Tasks that beat has sent.", ["task"])
 BREAKER = Gauge(
     "holdfast_breaker_open",
-    "1 when nothing destructive is done on silence: too much looks bad.",
+    "1 when nothing destructive is done on silence: too much looks bad or was done, or a breaker is open.",
     ["scope"],
     registry=FLEET,
 )

@@ -11,6 +11,7 @@ import stamina
 
 from controlplane.protocol import rest
 from controlplane.sdk import calls, retry, sse
+from controlplane.sdk.breakers import Breakers
 from controlplane.sdk.calls import API, Call, Page
 from controlplane.sdk.errors import SdkError, UnavailableError, error_for
 from controlplane.sdk.ledger import Ledger
@@ -53,6 +54,7 @@ class AsyncClient:
         self.join_tokens, self.ledger = JoinTokens(*group), Ledger(*group)
         self.audit, self.requests, self.policy = Audit(*group), Requests(*group), Policy(*group)
         self.projects = Projects(*group)
+        self.breakers = Breakers(*group)
 
     async def __aenter__(self) -> "AsyncClient":
         return self

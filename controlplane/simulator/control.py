@@ -104,6 +104,9 @@ class Control:
         self.next_pass_s = plan.next_pass_s
         changed, behind = False, list[tuple[Decision, int]]()
         for decision in plan.decisions:
+            if why := self.rows.budget.refuses(decision, self._config, now_s):
+                self._kernel.log("undone", f"{self.rows.label}{decision.rule}: {why}")
+                continue
             if self.store.decision(decision) and decision.mode is Mode.ENFORCE:
                 changed = changed or bool(decision.actions)
                 self._charge(entered_at_once(decision, snapshot))

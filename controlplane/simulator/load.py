@@ -158,13 +158,25 @@ def _ledger(rows: Rows, now_s: float) -> Ledger:
 
 def _fleet(rows: Rows, now_s: float) -> Fleet:
     found = [(signal, False) for signal in rows.signals.values()] + [(signal, True) for signal in rows.settled]
-    lately = [(signal, settled) for signal, settled in found if now_s - signal.seen_s <= WINDOW_S]
+    since_s, sizes = rows.budget.since_s(now_s, WINDOW_S), {node.id: node.devices for node in rows.nodes.values()}
+    lately = [(signal, settled) for signal, settled in found if signal.seen_s >= since_s]
     return Fleet(
-        acts=sum(now_s - at_s <= WINDOW_S for at_s in rows.acts_s),
+        acts=rows.budget.recent(now_s),
         named=[(s.node_id or "", s.device_index) for s, settled in lately if is_suspicion(s, settled=settled)],
         devices=sum(node.devices for node in rows.nodes.values()),
-        sizes={node.id: node.devices for node in rows.nodes.values()},
+        sizes=sizes,
+        disruption=rows.budget.fact(now_s, _still_suspect(rows, sizes)),
     )
+
+
+def _still_suspect(rows: Rows, sizes: dict[str, int]) -> set[tuple[str, int]]:
+    """Devices that open findings name which came since a minute before the fleet's breaker opened."""
+    mine = rows.budget.open.get("")
+    if mine is None:
+        return set()
+    found = [s for s in rows.signals.values() if s.seen_s >= mine.opened_s - WINDOW_S]
+    named = ((s.node_id or "", s.device_index) for s in found if is_suspicion(s, settled=False))
+    return nodes.suspect_devices(named, sizes)
 
 
 def load_nodes(rows: Rows, now_s: float, unsure: bool) -> tuple[NodeFact, ...]:
@@ -254,7 +266,7 @@ def _owned(rows: Rows) -> set[tuple[str | None, int | None]]:
 
 def fleet_waits(rows: Rows) -> bool:
     """Something may be decided without the job."""
-    hardware = any(signal.kind in KINDS for signal in rows.signals.values())
+    hardware = any(signal.kind in KINDS or is_suspicion(signal, settled=False) for signal in rows.signals.values())
     return hardware or bool(rows.requests) or any(node.resets for node in rows.nodes.values())
 
 

@@ -30,6 +30,7 @@ from controlplane.protocol.states import (
     RankState,
     ReplicaState,
 )
+from controlplane.simulator.budget import Budget
 from controlplane.simulator.course import Course
 from controlplane.simulator.shared import YieldRow
 
@@ -238,13 +239,12 @@ class CommandRow:
 @dataclass(slots=True)
 class Rows:
     """Everything the server knows of the job `job_id`, submitted at `created_s`, and of its fleet: nodes, what is found
-    of these, drains, processes of the server and `acts_s` are the same for all `jobs` of a world.
+    of these, drains, processes of the server and `budget` are the same for all `jobs` of a world.
     `ghosts`: older incarnations not proved gone, `older`: all of the attempt; `started`: nodes on which a start
     succeeded, `warmed` and `warm_asked`: when a rank host was; `outbox`:
     the commands that had no final answer when it was last gone through, in order; `steps`: those that were told of
     last, by attempt and number, in the order of their first word; `settled`: findings about hardware
-    that are dealt with; `attempts`: those before; `views` of this one; `charged_s`, `acts_s`: when a restart was
-    charged, and a destructive act carried out;
+    that are dealt with; `attempts`: those before; `views` of this one; `charged_s`: when a restart was charged;
     `starts` and `catch_ups`: seconds that each start of a replica and each transfer to one took; `lives`:
     the newest incarnation of each slot, of all attempts; `announced`: all views, by epoch, of which `commanded` is the
     install that was the newest to be decided, and `decided_on` the newest as the last pass began; `saves` by path, of
@@ -299,7 +299,7 @@ class Rows:
     restarts: int = 0
     charged_s: list[float] = field(default_factory=list)
     evictions: int = 0
-    acts_s: list[float] = field(default_factory=list)
+    budget: Budget = field(default_factory=Budget)
     ghosts: list[ReplicaRow] = field(default_factory=list)
     older: list[ReplicaRow] = field(default_factory=list)
     started: set[str] = field(default_factory=set)

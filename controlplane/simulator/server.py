@@ -106,7 +106,7 @@ class Server:
             signals=_seen_by(fleet.signals, job.id),
             requests=_seen_by(fleet.requests, job.id),
             settled=fleet.settled,
-            acts_s=fleet.acts_s,
+            budget=fleet.budget,
             webs=fleet.webs,
         )
         made = self.jobs[job.id] = self._control(rows, job.checkers, job.sick)
@@ -293,7 +293,7 @@ class Server:
         self.rows.webs[self._web] = now_s
         for control in self.jobs.values():
             control.scan()
-        if fleet_waits(self.fleet.rows):
+        if fleet_waits(self.fleet.rows) or self.fleet.rows.budget.waits(self._config, now_s):
             self.fleet.store.of_fleet(load_fleet(self.fleet.rows, now_s, self._unsure), self._config)
         self._call_waiting()
         self._deliver()

@@ -11,7 +11,7 @@ import msgspec
 
 from controlplane.changes import kinds
 from controlplane.changes import rows as facts
-from controlplane.changes.acts import carry_out
+from controlplane.changes.acts import carry_out, counted
 from controlplane.changes.answers import frees
 from controlplane.changes.assembly.counted import is_act
 from controlplane.changes.behind import at_once
@@ -40,6 +40,7 @@ from controlplane.policy.signals.base import Finding
 from controlplane.policy.snapshot import Placement, SignalFact
 from controlplane.protocol.states import CheckpointState, NodeState, RankState, ReplicaState
 from controlplane.simulator.asked import Asked, recommend
+from controlplane.simulator.budget import CLOSED_AFTER_S
 from controlplane.simulator.certificates import closed, decided, opened
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kept import keep, let_go, refuse
@@ -82,7 +83,7 @@ class Store(Processes):
             return recorded
         self._checkers.decided(decision)
         self._rows.keys.add(decision.key)
-        self._rows.acts_s += [self.now_s] if is_act(decision) else []
+        self._rows.budget.acts_s += [self.now_s] if is_act(decision) else []
         self._rows.last_wait = decision.sentence if decision.choice == "wait" else self._rows.last_wait
         self._rows.history.append(f"{decision.rule}:{decision.choice}:{decision.reason_code}")
         self._rows.faults_fired += decision.rule == rehearsal.RULE
@@ -94,6 +95,7 @@ class Store(Processes):
         self._decisions += 1
         decided(self._rows, decision)
         self.carry(decision, at_once(decision))
+        self.commit(counted(decision))
         return True
 
     def carry(self, decision: Decision, actions: Iterable[Action]) -> None:
@@ -183,8 +185,17 @@ class Store(Processes):
                 refuse(rows, path, words, self.now_s)
             case due.CloseSession() | due.ObserveSave() | due.MoveSave() | due.AskReader() | due.EndReading():
                 self._of_deadline(change)
+            case kinds.CountActs() | kinds.OpenBreaker() | kinds.CloseBreaker():
+                if (made := rows.budget.take(change, self.now_s)) is not None:
+                    self._kernel.after(CLOSED_AFTER_S, self.close_breaker, made.id)
             case kinds.Publish() | kinds.Audit() | kinds.Count():
                 pass  # Events, the audit log and counters are not simulated.
+
+    def close_breaker(self, breaker: str) -> None:
+        """A person has looked at it."""
+        if self._rows.budget.close(breaker, self.now_s, by_person=True):
+            self._kernel.log("person", f"closes the breaker {breaker}")
+            self.on_wake("")
 
     def _of_request(self, change: kinds.CreateEviction | kinds.CreatePreemption | kinds.Withdraw) -> None:
         match change:

@@ -59,7 +59,7 @@ CASES = {
         {'up{job="holdfast-agent",instance="a:9474"}': "1x60 0x8 1x172", 'up{job="holdfast-web"}': flat(0)},
     ),
     "HoldfastAutomationStopped": Case(
-        {'holdfast_breaker_open{scope="suspect_devices"}': flat(1)},
+        {'holdfast_breaker_open{scope="open"}': flat(1), 'holdfast_breaker_open{scope="suspect_devices"}': flat(0)},
         {'holdfast_breaker_open{scope="suspect_devices"}': flat(0)},
     ),
     "HoldfastIncidentOpen": Case({"holdfast_incidents_open": flat(1)}, {"holdfast_incidents_open": "1x20 0x220"}),

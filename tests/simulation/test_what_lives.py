@@ -9,6 +9,7 @@ from functools import cache
 import msgspec
 import pytest
 
+from controlplane.policy.config import PolicyConfig
 from controlplane.protocol.frames import NodeCheck
 from controlplane.protocol.spec import FaultSchedule, Scheduling
 from controlplane.protocol.states import Mode, RequestKind, Verdict
@@ -196,6 +197,24 @@ def racks(found: Living) -> None:
     found.ended(world)
 
 
+def held(found: Living) -> None:
+    """Rank after rank hangs, more than the disruption budget allows in a rack and in the fleet; then no node is
+    heard, and all are again."""
+    nodes = {f"node-{index}": 2 for index in range(6)}
+    racks = {name: f"rack-{number // 2}" for number, name in enumerate(nodes)}
+    config = PolicyConfig(max_evictions=4, max_evictions_of_segment=2, bar_s=0.0)
+    world = World(23, config=config, plan=WorldPlan(spec=job_spec(steps=100_000), nodes=nodes, racks=racks))
+    found.watch(world)
+    world.start()
+    world.faults.schedule(400.0, 0)
+    for number in range(10):
+        world.kernel.after(20.0 + 15.0 * number, world.faults.strike, Fault.RANK_HANG)
+    for agent in world.agents.values():
+        world.kernel.after(280.0, world.faults.cut_node, agent)
+    world.kernel.run(400.0)
+    found.ended(world)
+
+
 def clocks(found: Living) -> None:
     """The server's wall clock is set, and devices run hot."""
     world = World(16)
@@ -327,6 +346,7 @@ SCENES: tuple[Callable[[Living], None], ...] = (
     places,
     drains,
     racks,
+    held,
     clocks,
     numbers,
     persons,

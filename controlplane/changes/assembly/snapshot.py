@@ -10,6 +10,7 @@ from controlplane.changes.assembly.measured import Saves, Times, learned_times, 
 from controlplane.changes.assembly.nodes import suspect_devices
 from controlplane.policy import bars
 from controlplane.policy.asked import Elsewhere
+from controlplane.policy.disruption_facts import DisruptionFact
 from controlplane.policy.fleet import FleetSnapshot, HardwareIncident
 from controlplane.policy.queue.place import QueuePlace
 from controlplane.policy.recommendation import Recommendation
@@ -30,6 +31,7 @@ from controlplane.policy.snapshot import (
 from controlplane.protocol.membership import Flush, Install, View
 from controlplane.protocol.states import CheckpointState, CommandState
 
+NOTHING_COUNTED = DisruptionFact()
 MAX_CHECKPOINTS = 20
 OFF_THE_LADDER = frozenset({CheckpointState.WRITING, CheckpointState.PRUNED})
 _LOST = frozenset({CommandState.FAILED, CommandState.EXPIRED, CommandState.SUPERSEDED})
@@ -67,6 +69,7 @@ class Fleet:
     clock_set_s: float | None = None
     clock_step_s: float = 0.0
     elsewhere: Elsewhere | None = None
+    disruption: DisruptionFact = NOTHING_COUNTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +138,7 @@ def snapshot_of(parts: Parts) -> JobSnapshot:
         requests=tuple(sorted(parts.requests, key=lambda request: request.id)),
         queue=parts.queue,
         recommended=parts.recommended,
+        disruption=parts.fleet.disruption,
     )
 
 
@@ -165,6 +169,7 @@ def fleet_snapshot_of(parts: FleetParts) -> FleetSnapshot:
         suspect_nodes=_nodes_of(suspects),
         segments=parts.segments,
         requests=parts.drains,
+        disruption=parts.fleet.disruption,
     )
 
 

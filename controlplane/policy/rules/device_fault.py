@@ -9,7 +9,8 @@ speaks once for each finding. A finding under no living replica is judged in the
 from collections.abc import Iterable
 
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.facts import attempt_live, is_correlated_failure, live_replicas, node_of, on_replica
+from controlplane.policy.disruption import is_held
+from controlplane.policy.facts import attempt_live, live_replicas, node_of, on_replica
 from controlplane.policy.findings import DEVICE_READING, KINDS, bucket_of, ends, verdict_of
 from controlplane.policy.plan import Action, BarDevice, Decision, ResetDevice, Scalar, SetNodeState, SettleSignals
 from controlplane.policy.readings import READINGS
@@ -48,16 +49,16 @@ _WORDS = {
 
 def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     """One decision for each open finding about a device, and one for each reset that is due."""
-    correlated = is_correlated_failure(snapshot, config)
     decisions: list[Decision] = []
     for signal in snapshot.signals:
         under_us = _under_us(snapshot, signal)
-        # In a storm the eviction speaks of a device under a live replica.
-        told = correlated and under_us and ends(signal, config)
+        held = is_held(snapshot, config, (signal.node_id or "",))
+        # Then the eviction speaks of a device under a live replica.
+        told = held and under_us and ends(signal, config)
         if signal.kind in KINDS and not signal.of_fleet and not told:
             node = node_of(snapshot, signal.node_id)
-            decisions += judge(signal, node, config, correlated=correlated, under_us=under_us)
-    left = 0 if correlated else config.max_acts - snapshot.acts_last_window
+            decisions += judge(signal, node, config, held=held, under_us=under_us)
+    left = 0 if is_held(snapshot, config) else config.max_acts - snapshot.acts_last_window
     return (*decisions, *resets(snapshot.nodes, now_s=snapshot.now_s, left=left))
 
 
@@ -66,13 +67,13 @@ def _under_us(snapshot: JobSnapshot, signal: SignalFact) -> bool:
 
 
 def judge(
-    signal: SignalFact, node: NodeFact | None, config: PolicyConfig, *, correlated: bool, under_us: bool = False
+    signal: SignalFact, node: NodeFact | None, config: PolicyConfig, *, held: bool, under_us: bool = False
 ) -> tuple[Decision, ...]:
     """What one finding (`findings.KINDS`) leads to: about the device, and about its node. `under_us`:
     a live replica is on the device. Of one that ends it the device is a decision by itself: the
-    eviction, which cordons the node as well, must not put it off."""
+    eviction, which cordons the node as well, must not put it off. `held`: by the disruption budget."""
     bucket = bucket_of(signal, config)
-    if bucket in ENDS and correlated:
+    if bucket in ENDS and held:
         return (_decision(signal, node, config, "hold", "storm", ()),)
     if bucket not in ACCUSES:
         return (_decision(signal, node, config, "note", str(bucket), (SettleSignals(signal_ids=(signal.id,)),)),)
@@ -105,8 +106,8 @@ def where_of(signal: SignalFact, node: NodeFact | None) -> str:
 
 def resets(nodes: Iterable[NodeFact], *, now_s: float, left: int) -> tuple[Decision, ...]:
     """Devices that wait for a reset and are empty now, on nodes that can be told; one of a node
-    at a time, those that wait longest first, and at most `left`: the acts that the governor has
-    left, none in a correlated failure."""
+    at a time, those that wait longest first, and at most `left`: the acts that the disruption
+    budget has left, none while it holds."""
     due: list[tuple[float, NodeFact, DeviceFact]] = []
     for node in nodes:
         waiting = [(d.reset_wanted_s, d.index, d) for d in node.devices if d.reset_wanted_s is not None and not d.held]

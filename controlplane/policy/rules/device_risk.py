@@ -7,6 +7,7 @@ precision unknown it never happens.
 """
 
 from controlplane.policy.config import PolicyConfig
+from controlplane.policy.disruption import saves_held
 from controlplane.policy.facts import (
     attempt_live,
     installed,
@@ -57,6 +58,8 @@ def refuse(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[str, str] | Non
     if snapshot.suspect_devices > limit and is_spread(snapshot, config):
         share = f"{snapshot.suspect_devices} of {snapshot.fleet_devices}"
         return "fleet_cap", f"{share} devices look bad at once, so each finding is doubted"
+    if why := saves_held(snapshot, config):
+        return "saves_held", f"the disruption budget holds them: {why}"
     return None
 
 

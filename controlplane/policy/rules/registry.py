@@ -55,7 +55,8 @@ class Rule:
     """`what` it does, in words; `answers`: kinds of findings it acts on, settles or explains. `remedial`: it
     obeys the job's mode and `rule_modes`; the others are the orderly life of a job, without which
     nothing would train at all. `fault`: a decision of it that names findings opens an incident, `told`: any
-    decision does. `destructive`: its acts count for the disruption budget."""
+    decision does. `destructive`: its acts count for the disruption budget; what people
+    requested does not."""
 
     name: str
     decide: Answer
@@ -112,7 +113,6 @@ RULES: tuple[Rule, ...] = (
         what="a replica leaves on request: continue without it, end it, start its slot again",
         fault=True,
         told=True,
-        destructive=True,
     ),
     Rule(
         name=replica_failure.RULE,

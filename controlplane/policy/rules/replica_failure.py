@@ -15,6 +15,7 @@ import msgspec
 from controlplane.policy import ways
 from controlplane.policy.apart import parts_of, share, together
 from controlplane.policy.config import PolicyConfig
+from controlplane.policy.disruption import is_held, why_held
 from controlplane.policy.ends import restart_reason
 from controlplane.policy.facts import (
     about,
@@ -235,7 +236,7 @@ def _causes(part: tuple[Failure, ...]) -> str:
 def _sentence(case: ways.Case, part: tuple[Failure, ...], starts: tuple[StartReplica, ...]) -> str:
     causes = _causes(part)
     barred = "".join(f" {failure.evidence['barred']}." for failure in part if "barred" in failure.evidence)
-    if is_correlated_failure(case.snapshot, case.config) and any(failure.cordon for failure in part):
+    if any(failure.cordon and is_held(case.snapshot, case.config, failure.cordon) for failure in part):
         barred += " Too much at once in the fleet: a person decides about the nodes, none is cordoned for it."
     why_none = case.no_start or TAKEN_BY_OTHERS
     after = places(case.snapshot, starts) or f"nothing is started in its place: {why_none}"
@@ -282,14 +283,14 @@ def _hold(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     kept = held(snapshot, config)
     if not kept:
         return ()
-    stopped = _stopped_by(snapshot, config)
+    stopped = _stopped_by(snapshot, config, kept)
     return (
         Decision(
             rule=RULE,
             choice="hold",
             reason_code="storm",
-            sentence=f"{stopped}. Nothing is evicted on silence until a person decides or the correlated failure is"
-            f" over.{_suspects(snapshot, kept)}",
+            sentence=f"{stopped}. Nothing is evicted on silence until {_until(snapshot, config)}."
+            f"{_suspects(snapshot, kept)}",
             title=short(stopped),
             key="hold:" + ",".join(tag(failure.replica) for failure in kept),
             actions=(),
@@ -297,17 +298,24 @@ def _hold(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
                 "suspect_devices": snapshot.suspect_devices,
                 "fleet_devices": snapshot.fleet_devices,
                 "acts_last_window": snapshot.acts_last_window,
+                **{f"acts_{kind}": number for kind, number in sorted(snapshot.disruption.acts.items())},
             },
             signal_ids=tuple(signal for failure in kept for signal in failure.signal_ids),
         ),
     )
 
 
-def _stopped_by(snapshot: JobSnapshot, config: PolicyConfig) -> str:
-    """What keeps us from acting on silence, in the order in which it is asked (`facts.correlated_failure_of`)."""
-    if snapshot.acts_last_window >= config.max_acts:
-        return f"Automation is stopped: {snapshot.acts_last_window} destructive acts within the window"
-    return f"Automation is stopped: {snapshot.suspect_devices} of {snapshot.fleet_devices} devices look bad at once"
+def _until(snapshot: JobSnapshot, config: PolicyConfig) -> str:
+    if is_correlated_failure(snapshot, config):
+        return "a person decides or the correlated failure is over"
+    return "a person closes the breaker"
+
+
+def _stopped_by(snapshot: JobSnapshot, config: PolicyConfig, kept: tuple[Failure, ...]) -> str:
+    """What keeps us from acting on silence, in the order in which it is asked (`disruption.why_held`)."""
+    found = why_held(snapshot, config, sorted({node_id for failure in kept for node_id in failure.replica.node_ids}))
+    why = found.sentence if found is not None else "as much is done in this pass as the disruption budget allows"
+    return f"Automation is stopped: {why}"
 
 
 def _suspects(snapshot: JobSnapshot, kept: tuple[Failure, ...]) -> str:

@@ -23,12 +23,12 @@ import msgspec
 from controlplane.policy import bars, prices, relief, slow, ways
 from controlplane.policy.budget import spent
 from controlplane.policy.config import PolicyConfig
+from controlplane.policy.disruption import is_held
 from controlplane.policy.facts import (
     about,
     attempt_live,
     contributes,
     installed,
-    is_correlated_failure,
     live_replicas,
     node_name,
     signals_of,
@@ -142,13 +142,14 @@ def _against(weighed: ways.Case, signal: SignalFact, stay_s: float, move: ways.W
 def _busy(weighed: ways.Case, signal: SignalFact) -> str:
     """Why nothing is done about it just now; empty: something may be."""
     snapshot, config = weighed.snapshot, weighed.config
+    replica = weighed.failures[0].replica
     if why := slow.old(snapshot, signal):
         return why
     if snapshot.blind:
         return "the control plane does not see all of it now"
     if find_failures(snapshot, config) or snapshot.job.state is not JobState.RUNNING:
         return "the job is recovering from something else"
-    if is_correlated_failure(snapshot, config):
+    if is_held(snapshot, config, replica.node_ids):
         return "too much at once in the fleet"
     return ""
 

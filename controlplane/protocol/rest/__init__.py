@@ -20,6 +20,7 @@ from controlplane.protocol.rest.base import (
     Token,
     Version,
 )
+from controlplane.protocol.rest.breakers import Breaker
 from controlplane.protocol.rest.fleet import (
     Attention,
     DeadLetter,
@@ -97,6 +98,7 @@ __all__ = [
     "Attempt",
     "Attention",
     "AuditEntry",
+    "Breaker",
     "Budget",
     "Certificate",
     "Check",

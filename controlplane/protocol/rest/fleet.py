@@ -4,6 +4,7 @@ from typing import Literal
 
 from controlplane.protocol.rest import words
 from controlplane.protocol.rest.base import Answer, Event, Health
+from controlplane.protocol.rest.breakers import Breaker
 from controlplane.protocol.rest.jobs import NotHeard, Rank, Unheard
 from controlplane.protocol.rest.recovery import Decision, Incident, Signal
 
@@ -174,7 +175,7 @@ class Attention(Answer, frozen=True, kw_only=True):
 
 class Overview(Answer, frozen=True, kw_only=True):
     """The fleet on one page. `goodput_24h` None: nothing trained yet; `goodput_estimated`: of some job
-    in it the full strength was not seen yet."""
+    in it the full strength was not seen yet. `breakers`: the open ones."""
 
     as_of_seq: int
     now: str
@@ -189,6 +190,7 @@ class Overview(Answer, frozen=True, kw_only=True):
     recent_decisions: list[Decision]
     health: Health
     goodput_estimated: bool = False
+    breakers: list[Breaker] = []
 
 
 class FaultValue(Answer, frozen=True, kw_only=True):

@@ -24,6 +24,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/breakers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List breakers
+         * @description Newest first, also those that are closed. The open ones are on the overview too.
+         */
+        get: operations["controlplane_api_routers_breakers_list_breakers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/breakers/{breaker_id}:close": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Close a breaker
+         * @description Automation goes on, and counts anew. 409 where it is closed.
+         */
+        post: operations["controlplane_api_routers_breakers_close_breaker"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/decisions/{decision_id}": {
         parameters: {
             query?: never;
@@ -1719,6 +1759,30 @@ export interface components {
             until?: string | null;
         };
         /**
+         * Breaker
+         * @description One that is open (`closed_at` None), or was: of the fleet, or of the failure domain `segment`. `code`: what
+         *         tripped it: correlated, burst, evict, restart, cordon or save; `reason`: why, in words. `held_jobs`: of how many
+         *         jobs automation has held something since it opened, `held_gpus`: the devices of those that are not over.
+         *         `closed_by`: who closed it ("policy": what opened it was over).
+         */
+        Breaker: {
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
+            close_reason: string;
+            closed_at: string | null;
+            closed_by: string;
+            code: string;
+            decision_id: string;
+            held_gpus: number;
+            held_jobs: number;
+            id: string;
+            opened_at: string;
+            reason: string;
+            segment: string;
+        };
+        /**
          * Budget
          * @description The restart budget over all rungs: allowed, spent, and the newest entries. `rungs`:
          *         entries of each rung; `no_progress_cycles`: ended attempts in a row that brought no newer
@@ -3363,11 +3427,13 @@ export interface components {
         /**
          * Overview
          * @description The fleet on one page. `goodput_24h` None: nothing trained yet; `goodput_estimated`: of some job
-         *         in it the full strength was not seen yet.
+         *         in it the full strength was not seen yet. `breakers`: the open ones.
          */
         Overview: {
             as_of_seq: number;
             attention: components["schemas"]["Attention"];
+            /** @default [] */
+            breakers: components["schemas"]["Breaker"][];
             decisions_last_hour: number;
             devices: components["schemas"]["DeviceCounts"];
             goodput_24h: number | null;
@@ -4997,6 +5063,7 @@ export type Attempt = components['schemas']['Attempt'];
 export type Attention = components['schemas']['Attention'];
 export type AuditEntry = components['schemas']['AuditEntry'];
 export type AuditFilter = components['schemas']['AuditFilter'];
+export type Breaker = components['schemas']['Breaker'];
 export type Budget = components['schemas']['Budget'];
 export type Certificate = components['schemas']['Certificate'];
 export type Check = components['schemas']['Check'];
@@ -5202,6 +5269,82 @@ export interface operations {
             400: components["responses"]["Problem400"];
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_breakers_list_breakers: {
+        parameters: {
+            query?: {
+                /** @description Rows of a page. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                cursor?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        as_of_seq: number;
+                        items: components["schemas"]["Breaker"][];
+                        next: string | null;
+                        total?: number | null;
+                    };
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_breakers_close_breaker: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                breaker_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WithReason"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];

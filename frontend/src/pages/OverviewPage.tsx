@@ -4,6 +4,7 @@ import type { ReactElement } from "react";
 import { Link } from "react-router";
 import * as queries from "../api/queries";
 import type { Decision, Incident, JobState, Overview } from "../api/types";
+import { Breakers } from "../components/Breakers";
 import { DecisionRow } from "../components/DecisionRow";
 import { HealthStrip } from "../components/HealthStrip";
 import { EndingBadge, IncidentTable } from "../components/IncidentTable";
@@ -35,6 +36,7 @@ function Content({ data }: { data: Overview }): ReactElement {
   return (
     <>
       <HealthStrip health={data.health} />
+      <Breakers breakers={data.breakers} />
       <Attention attention={data.attention} />
       <Figures data={data} />
       <JobsByState jobs={data.jobs} />

@@ -17,6 +17,7 @@ from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
 from controlplane.policies import services as policies
 from controlplane.recovery import verdicts
+from controlplane.recovery.disruption_models import Breaker
 from controlplane.recovery.ground import ground
 from controlplane.recovery.models import Decision, Incident
 from controlplane.recovery.requests import checkpoint
@@ -64,6 +65,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/api/v1/nodes/{node_id}:remove": {"reason": WHY},
     "/api/v1/nodes/{node_id}:re-enrol": {"reason": WHY},
     "/api/v1/incidents/{incident_id}:acknowledge": {"reason": WHY},
+    "/api/v1/breakers/{breaker_id}:close": {"reason": WHY},
     "/api/v1/decisions/{decision_id}:approve": {"reason": WHY},
     "/api/v1/decisions/{decision_id}:reject": {"reason": WHY},
     "/api/v1/decisions/{decision_id}:hold": {"reason": WHY},
@@ -110,6 +112,7 @@ def ids(db: None, user: User) -> dict[str, str]:
         "request_id": checkpoint(job, reason="r", actor="user:ada").id,
         "decision_id": _recommended(job).id,
         "name": "default",
+        "breaker_id": Breaker.objects.create(id="brk_1", code="burst", reason="r", opened_at=now()).id,
     }
 
 

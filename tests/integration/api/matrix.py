@@ -65,6 +65,8 @@ OPERATIONS: dict[str, Row] = {
     "GET /incidents/{incident_id}": Row("read"),
     "GET /incidents/{incident_id}/readings": Row("read"),
     "POST /incidents/{incident_id}:acknowledge": Row("operate", WITH_REASON),
+    "GET /breakers": Row("read"),
+    "POST /breakers/{breaker_id}:close": Row("operate", WITH_REASON),
     "GET /decisions/{decision_id}": Row("read"),
     "POST /decisions/{decision_id}:approve": Row("operate", WITH_REASON),
     "POST /decisions/{decision_id}:reject": Row("operate", WITH_REASON),

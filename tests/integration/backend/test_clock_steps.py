@@ -9,7 +9,7 @@ from django.db import OperationalError
 
 from controlplane.jobs.models import Job
 from controlplane.policy.rules.registry import DESTRUCTIVE
-from controlplane.recovery import clock_set, load
+from controlplane.recovery import clock_set, disruption
 from controlplane.recovery.ledger import ledger_of
 from controlplane.recovery.models import Decision, Restart
 from controlplane.runtime import beats, windows
@@ -128,7 +128,7 @@ def test_a_clock_that_is_set_back_and_right_again_makes_no_old_act_a_new_one(mon
     acted("dec_mid", end - timedelta(seconds=20.0 + HOUR_S), job)
     clock_set._write_down(HOUR_S, (end - timedelta(seconds=12.0)).timestamp())
     acted("dec_new", end, job)
-    assert load.recent_acts() == 2
+    assert disruption.recent_acts() == 2
     assert ledger_of(job).in_window == 7, "its window is an hour: all of them"
 
 

@@ -100,6 +100,8 @@ incident=$(holdfast incident ls -o name | sed -n 1p)
 holdfast incident get "$incident"
 holdfast incident readings "$incident"
 holdfast incident acknowledge "$incident" --reason "seen"
+holdfast breaker show
+holdfast breaker close brk_none --reason "looked at" || echo "there is none: $?"
 decision=$(holdfast decision ls -o name | sed -n 1p)
 holdfast decision explain "$decision"
 holdfast decision approve "$decision" --reason "looked at" || echo "it was carried out at once: $?"

@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.jobs.models import Job
 from controlplane.policy.rules.registry import DESTRUCTIVE
-from controlplane.recovery import clock_set, load
+from controlplane.recovery import clock_set, disruption
 from controlplane.recovery.ledger import ledger_of
 from controlplane.recovery.models import Decision, Restart
 from controlplane.runtime import beats, windows
@@ -41,7 +41,7 @@ def test_acts_and_restarts_of_a_window_are_counted_by_what_passed_and_not_by_the
     act("dec_lately", step_s + 20.0, job)
     clock_set.move(step_s, set_s=now_s())
     act("dec_since", 0.0, job)
-    assert load.recent_acts() == 2
+    assert disruption.recent_acts() == 2
     assert ledger_of(job).in_window == 2
     assert ledger_of(job).restarts == 3
 
@@ -54,16 +54,16 @@ def test_what_the_clock_tells_again_after_it_was_set_back_is_not_counted_again()
     # Two minutes later.
     ClockStep.objects.update(set_at=ago(120.0))
     Decision.objects.update(at=ago(10.0))
-    assert load.recent_acts() == 0
+    assert disruption.recent_acts() == 0
     ClockStep.objects.update(older={})
-    assert load.recent_acts() == 1, "without the list it would be"
+    assert disruption.recent_acts() == 1, "without the list it would be"
 
 
 def test_without_a_step_a_window_is_what_the_clock_says() -> None:
     job = make_job()
     act("dec_old", 61.0, job)
     act("dec_new", 5.0, job)
-    assert load.recent_acts() == 1
+    assert disruption.recent_acts() == 1
     assert windows.age_s(ago(61.0)) == pytest.approx(61.0, abs=5.0)
 
 

@@ -64,7 +64,8 @@ def test_a_programs_xid_blames_no_node():
 
 def test_a_storm_is_held_for_a_person_and_decided_anew_when_it_is_over():
     snapshot = world(signals=(found("xid"),), suspect_devices=30)
-    (held,) = decide_fleet(snapshot, CONFIG)
+    opened, held = decide_fleet(snapshot, CONFIG)
+    assert (opened.rule, opened.choice, opened.reason_code) == ("breaker", "open", "correlated")
     (then,) = decide_fleet(change(snapshot, suspect_devices=1), CONFIG)
     assert (held.choice, held.actions, then.choice) == ("hold", (), "cordon")
     assert held.key != then.key
@@ -138,7 +139,8 @@ def test_a_device_that_waits_for_a_reset_and_is_empty_is_reset_without_any_job()
     waits = change(node(2), devices=tuple(change(d, reset_wanted_s=NOW_S - 5.0) for d in node(2).devices))
     (decision,) = decide_fleet(world(nodes=(waits,)), CONFIG)
     assert decision.actions == (ResetDevice(node_id="n2", device_index=0),)
-    assert decide_fleet(world(nodes=(waits,), suspect_devices=30), CONFIG) == ()
+    (opened,) = decide_fleet(world(nodes=(waits,), suspect_devices=30), CONFIG)
+    assert opened.rule == "breaker", "nothing is reset"
 
 
 def test_an_incident_with_devices_on_two_nodes_is_over_when_those_of_both_are_back():

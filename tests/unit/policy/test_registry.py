@@ -117,7 +117,7 @@ def test_what_the_table_derives_is_what_was_listed_before() -> None:
         "numerics", "straggler", "common_stall", "preempt_request",
     }  # fmt: skip
     assert set(registry.TOLD) == {"ordered_eviction", "replica_failure", "leave_out", "restart", "common_stall"}
-    assert set(registry.DESTRUCTIVE) == {"ordered_eviction", "replica_failure", "restart", "straggler"}
+    assert set(registry.DESTRUCTIVE) == {"replica_failure", "restart", "straggler"}
     assert {rule.name for rule in RULES if not rule.remedial} == {
         "lifecycle", "ordered_eviction", "common_stall", "membership_install", "admit_joiner", "swap", "strength",
         "spares", "rehearsal", "look", "void", "evict_request", "drain_request", "checkpoint_request", "fault_request",
