@@ -19,6 +19,7 @@ from controlplane.api.routers import (
     requests,
     series,
     session,
+    shadow,
 )
 
 
@@ -36,6 +37,7 @@ def build() -> NinjaAPI:
         ranks,
         recovery,
         policy,
+        shadow,
         requests,
         events,
         fleet,

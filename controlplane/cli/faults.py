@@ -1,4 +1,4 @@
-"""Faults of a document that a command sent, said of the file that they are in: its name, and the line where there is one.
+"""Faults of a document that a command sent, said of the file that they are in: its name, and the line if there is one.
 
 The server saw a text and answers with pointers into it. Used by commands that send a file.
 """
@@ -34,7 +34,7 @@ def of_file(file: Path) -> Iterator[None]:
 
 
 def where(file: Path, pointer: str, message: str, lines: dict[str, int]) -> str:
-    """`policy.yaml, line 2: ...` for a fault of the whole text, `policy.yaml, line 2: /field: ...` for one of a field."""
+    """`policy.yaml, line 2: ...` for a fault of the text, `policy.yaml, line 2: /field: ...` for one of a field."""
     if pointer in BODY:
         return f"{pointer}: {message}"
     if pointer == TEXT:

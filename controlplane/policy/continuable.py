@@ -5,7 +5,6 @@ simulated world cannot be brought to gets a reason instead, and no figure. Pure:
 difference between two policies, and `simulator.continued` plays the case.
 """
 
-
 from collections.abc import Iterable
 
 from controlplane.policy.budget import spent
@@ -51,8 +50,10 @@ def case_of(
     reason = _why_not(snapshot, recorded, after) or _why_no_world(snapshot, failures)
     if reason:
         return reason
-    assert recorded is not None and snapshot.attempt is not None and snapshot.learned.step_s is not None, "checked"
-    spec, learned, attempt = snapshot.job.spec, snapshot.learned, snapshot.attempt
+    spec, learned, attempt, step_s = snapshot.job.spec, snapshot.learned, snapshot.attempt, snapshot.learned.step_s
+    assert recorded is not None, "asked of a decision"
+    assert attempt is not None, "failures are of an attempt's replicas"
+    assert step_s is not None, "there is no case without it"
     ranks = snapshot.replicas[0].world_size
     checkpoint = newest_trusted(snapshot.checkpoints)
     begun = checkpoint.step if checkpoint is not None else 0
@@ -70,7 +71,7 @@ def case_of(
         spares_kept=any(node.reserved_for == snapshot.job.id for node in snapshot.nodes),
         needed=max(1, spec.resources.min_replicas),
         share=max(1, spec.training.global_batch // (spec.training.micro_batch * attempt.replicas)),
-        step_s=learned.step_s,
+        step_s=step_s,
         start_s=learned.start_replica_s or own.default_start_s,
         catch_up_s=learned.catch_up_s or own.default_catch_up_s,
         measured=learned.start_replica_s is not None and learned.catch_up_s is not None,

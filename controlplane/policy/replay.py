@@ -76,9 +76,7 @@ def found(decisions: Iterable[Decision], key: str, mode: str) -> Decision | None
     return next((decision for decision in same if decision.mode == mode), same[0] if same else None)
 
 
-def made_assuming(
-    snapshot: JobSnapshot | FleetSnapshot, config: PolicyConfig
-) -> tuple[tuple[Decision, ...], bool]:
+def made_assuming(snapshot: JobSnapshot | FleetSnapshot, config: PolicyConfig) -> tuple[tuple[Decision, ...], bool]:
     """What a policy decides by a stored snapshot. True: it asked for more of the fleet than was recorded, and was told
     that nothing more is free."""
     if isinstance(snapshot, FleetSnapshot):

@@ -63,7 +63,8 @@ class Differs:
 @dataclass(slots=True)
 class Page:
     """`replayed` decisions, of which `equal` are; `left_out` by reason. `after`: the id with which the next page
-    begins; None: this was the last one. `policies` of cases, by their version."""
+    begins; None: this was the last one. `policies` of cases, by their version; `rows` that were compared with a
+    candidate; `last`: the id of the last one that was read."""
 
     replayed: int = 0
     equal: int = 0
@@ -72,6 +73,8 @@ class Page:
     after: str | None = None
     added: set[tuple[str | None, str]] = field(default_factory=set)
     policies: dict[str, PolicyConfig] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    last: str = ""
 
 
 def candidate_of(config: PolicyConfig, document: dict[str, Any] | None = None) -> Candidate:
@@ -87,12 +90,20 @@ def candidate_of(config: PolicyConfig, document: dict[str, Any] | None = None) -
 
 
 def replay(
-    *, since_s: float, after: str = "", limit: int = 500, job: Job | None = None, candidate: Candidate | None = None
+    *,
+    since_s: float,
+    after: str = "",
+    before: str = "",
+    limit: int = 500,
+    job: Job | None = None,
+    candidate: Candidate | None = None,
 ) -> Page:
-    """A page of the decisions of the last `since_s` seconds (of `job` alone), oldest first, behind the id `after`."""
+    """A page of the decisions of the last `since_s` seconds (of `job` alone), oldest first, between the ids `after` and
+    `before`."""
     first = after or make_id("dec", int((now_s() - since_s) * 1000.0), bytes(10))
     rows = Decision.objects.filter(id__gt=first).order_by("id")
     rows = rows.filter(job=job) if job is not None else rows
+    rows = rows.filter(id__lt=before) if before else rows
     page, began_s = Page(), time.monotonic()
     known: dict[str, PolicyConfig | None] = {}
     passes = [list(group) for _, group in groupby(rows.values(*COLUMNS)[:limit], key=_of_pass)]
@@ -100,7 +111,7 @@ def replay(
     # A pass is not torn in two: what it adds would be counted with both halves.
     for together in passes if whole or len(passes) == 1 else passes[:-1]:
         _pass(page, together, known, candidate)
-        page.after = together[-1]["id"]
+        page.last = page.after = together[-1]["id"]
         if time.monotonic() - began_s > BUDGET_S:
             return page
     if whole:
@@ -159,18 +170,16 @@ def _other(
     """By the recorded policy and by the candidate, on the same snapshot."""
     own, other = pair
     if own == other:
-        page.replayed, page.equal = page.replayed + len(rows), page.equal + len(rows)
+        page.replayed, page.equal, page.rows = page.replayed + len(rows), page.equal + len(rows), page.rows + rows
         return
     before, (after, assumed) = _plan(snapshot, own), made_assuming(snapshot, other)
     by_key = {row["key"]: row for row in rows}
     # What the pass found already made was not made by it: only its own decisions are compared.
-    changes = [
-        each for each in compared(before or (), after) if each.before is None or each.before.key[:200] in by_key
-    ]
+    changes = [each for each in compared(before or (), after) if each.before is None or each.before.key[:200] in by_key]
     if before is None or (assumed and not changes):
         page.left_out["asks for more of the fleet than was recorded"] += len(rows)
         return
-    page.replayed += len(rows)
+    page.replayed, page.rows = page.replayed + len(rows), page.rows + rows
     page.equal += len(rows) - sum(each.before is not None for each in changes)
     for change in changes:
         if change.after is not None and change.before is None:

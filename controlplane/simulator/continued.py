@@ -5,10 +5,10 @@ replicas fail, and it runs to the same decision of the same policy. From there o
 one by the other, to the end of `moments.HORIZON_S` of work; each costs the GPU-seconds that committed nothing
 (`rollout`). Where the world comes to another decision than was recorded there is no figure.
 
-What nobody can know is drawn, alike for both ways, in equal parts over the seeds: how long a silence lasts that has lasted
-`silent_s` (longer than t with a chance of silent_s / t; beyond `LOST_S` the node lost power and is repaired then), the
-share of the step in hand, the true times of starts and transfers within what was measured, and, where it was not
-recorded whether there were places for a start, every second time none. What hangs does not go on by itself.
+What nobody can know is drawn, alike for both ways, in equal parts over the seeds: how long a silence lasts that has
+lasted `silent_s` (longer than t with a chance of silent_s / t; beyond `LOST_S` the node lost power and is repaired
+then), the share of the step in hand, the true times of starts and transfers within what was measured, and, where it
+was not recorded whether there were places for a start, every second time none. What hangs does not go on by itself.
 
 Used by the command line and by the shadow's task. Deterministic: a case and its seeds give the same figures.
 """
@@ -43,9 +43,10 @@ KINDS = {"crash": Kind.CRASH, "hang": Kind.HANG, "silent": Kind.SILENT}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priced:
-    """GPU-seconds that committed nothing from the decision on, for each seed that came to it: by the policy that decided
-    (`own_gpu_s`) and by the other. `change_gpu_s` is the mean of the other's less its own, `spread_gpu_s` the standard
-    deviation of that; None: one seed alone came to it. `missed` so many seeds came to another decision or to no end."""
+    """GPU-seconds that committed nothing from the decision on, for each seed that came to it: by the policy that
+    decided (`own_gpu_s`) and by the other. `change_gpu_s` is the mean of the other's less its own, `spread_gpu_s` the
+    standard deviation of that; None: one seed alone came to it. `missed` so many seeds came to another decision or to
+    no end."""
 
     own_gpu_s: tuple[float, ...]
     other_gpu_s: tuple[float, ...]
@@ -70,7 +71,7 @@ class Priced:
 @dataclass(slots=True, kw_only=True)
 class Switch(Steering):
     """Decides by `own` up to the decision of the case, and by `later` from it on; `decided` there, as (rule, choice).
-    What the fleet around the job adds to what is decided by (its size, acts within the window) is as it was recorded."""
+    What the fleet around the job adds to what is decided by (its size, acts within the window) is as recorded."""
 
     case: ReplayCase
     own: PolicyConfig
@@ -127,9 +128,7 @@ def carried_on(
     return Priced(own_gpu_s=tuple(before), other_gpu_s=tuple(after), missed=seeds - len(before))
 
 
-def _pair(
-    case: ReplayCase, own: PolicyConfig, other: PolicyConfig, *, part: float, seed: int
-) -> tuple[float, float]:
+def _pair(case: ReplayCase, own: PolicyConfig, other: PolicyConfig, *, part: float, seed: int) -> tuple[float, float]:
     """GPU-seconds of both. Raises Unfit."""
     moment = moment_of(case, part=part, seed=seed)
     silence_s = case.silent_s / (1.0 - part) if case.silent_s else 0.0
@@ -153,11 +152,8 @@ def _pair(
 
 def _check(case: ReplayCase, decided: frozenset[tuple[str, str]]) -> None:
     """The other policy decides there what it makes of the record. Raises Unfit."""
-    if case.then_rule:
-        alike = (case.then_rule, case.then_choice) in decided
-    else:
-        alike = (case.rule, case.choice) not in decided
-    if not alike:
+    then, recorded = (case.then_rule, case.then_choice), (case.rule, case.choice)
+    if recorded in decided if not case.then_rule else then not in decided:
         raise Unfit("the other policy decides otherwise in the simulated state than by the record")
 
 

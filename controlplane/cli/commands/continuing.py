@@ -1,8 +1,8 @@
 """Differences of a replay, each continued in the simulator on the reader's machine, within a span of time.
 
-The server gives cases and the policies behind them (`policy.continuable`); no process of it simulates for a reader. What
-cannot be continued has a reason and no figure. Those whose acts differ come first; of one incident the first that can be
-continued is counted in the sum, since its world plays what follows as well.
+The server gives cases and the policies behind them (`policy.continuable`); no process of it simulates for a reader.
+What cannot be continued has a reason and no figure. Those whose acts differ come first; of one incident the first
+that can be continued is counted in the sum, since its world plays what follows as well.
 """
 
 import math

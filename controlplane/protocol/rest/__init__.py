@@ -70,6 +70,7 @@ from controlplane.protocol.rest.policy import (
     PolicyReplay,
     PolicyVersion,
     RecordedPolicy,
+    ReplayCase,
     ReplayDifference,
     ReplayedDecision,
 )
@@ -89,6 +90,14 @@ from controlplane.protocol.rest.recovery import (
     RequestDetail,
     Signal,
 )
+from controlplane.protocol.rest.shadow import (
+    CurrentShadow,
+    Shadow,
+    ShadowAgreement,
+    ShadowBar,
+    ShadowDecision,
+    ShadowScore,
+)
 
 __all__ = [
     "Accepted",
@@ -101,6 +110,7 @@ __all__ = [
     "Check",
     "Checkpoint",
     "Command",
+    "CurrentShadow",
     "DeadLetter",
     "Decision",
     "DecisionDetail",
@@ -156,6 +166,7 @@ __all__ = [
     "RankSpeed",
     "ReadingAround",
     "RecordedPolicy",
+    "ReplayCase",
     "ReplayDifference",
     "ReplayedDecision",
     "Replica",
@@ -164,6 +175,11 @@ __all__ = [
     "RestartEntry",
     "SectionTimeout",
     "Series",
+    "Shadow",
+    "ShadowAgreement",
+    "ShadowBar",
+    "ShadowDecision",
+    "ShadowScore",
     "Signal",
     "Spare",
     "SpecBody",

@@ -96,8 +96,8 @@ class ReplayCase(Answer, frozen=True, kw_only=True):
     """What the simulator needs to go on from a recorded decision: of a job at full strength so many `replicas` of
     `ranks` devices each, what has `failed` (by replica: crash, hang or silent, for `silent_s` so far), places for
     further replicas (null: not recorded), and the job's times in seconds (`measured` False: in part the policy's own
-    defaults). `gap_steps` since the newest checkpoint, `interval_steps` between two. It comes to the decision `choice` of
-    `rule`; the other policy decides `then_choice` of `then_rule` there ("": nothing)."""
+    defaults). `gap_steps` since the newest checkpoint, `interval_steps` between two. It comes to the decision `choice`
+    of `rule`; the other policy decides `then_choice` of `then_rule` there ("": nothing)."""
 
     rule: str
     choice: str

@@ -63,7 +63,9 @@ def test_a_spare_that_is_kept_for_the_job_is_a_place_and_one_of_another_job_is_n
     spare = change(kept.nodes[3], devices=tuple(change(device, held=False) for device in kept.nodes[3].devices))
     mine = change(kept, nodes=(*kept.nodes[:3], spare))
     other = change(kept, nodes=(*kept.nodes[:3], change(spare, reserved_for="job_2")))
-    places = [found.places for s in (mine, other) if isinstance(found := case_of(s, CONFIG, answer(s), None), ReplayCase)]
+    places = [
+        found.places for s in (mine, other) if isinstance(found := case_of(s, CONFIG, answer(s), None), ReplayCase)
+    ]
     assert places == [1, 0]
 
 
