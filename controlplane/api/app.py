@@ -21,6 +21,7 @@ from controlplane.api.routers import (
     requests,
     series,
     session,
+    shadow,
 )
 
 
@@ -40,6 +41,7 @@ def build() -> NinjaAPI:
         breakers,
         policy,
         projects,
+        shadow,
         requests,
         events,
         fleet,

@@ -8,6 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from msgspec import UNSET, Meta, UnsetType, inspect
 
 from controlplane.api.problems import Kind, Problem
+from controlplane.policy.shadow import Bar
 from controlplane.protocol import rank_commands
 from controlplane.protocol.plain import first_fault, without_secrets
 from controlplane.protocol.rest import FieldError
@@ -180,6 +181,30 @@ class ReplayPolicy(Body, frozen=True, kw_only=True):
     job_id: Annotated[str, Meta(max_length=64)] = ""
     cursor: Annotated[str, Meta(max_length=200)] = ""
     limit: Annotated[int, Meta(ge=1, le=2000)] = 500
+
+
+class NewShadow(Body, frozen=True, kw_only=True):
+    """A policy document of the fleet as YAML or JSON `text`, to decide beside the live one, and the `bar` that its
+    promotion asks for."""
+
+    text: Annotated[str, Meta(max_length=100_000)]
+    reason: Reason
+    bar: Bar = Bar()
+
+
+class PromoteShadow(Body, frozen=True, kw_only=True):
+    """The number of the run, and the newest version that its author knows (0: there is none)."""
+
+    run: Index
+    parent: Index
+    reason: Reason
+
+
+class StopShadow(Body, frozen=True, kw_only=True):
+    """The number of the run."""
+
+    run: Index
+    reason: Reason
 
 
 class NewFault(Body, frozen=True, kw_only=True):

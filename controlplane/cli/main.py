@@ -22,6 +22,7 @@ from controlplane.cli.commands import (
     recovery,
     replay,
     request,
+    shadow,
 )
 from controlplane.cli.context import STATE, hint
 from controlplane.cli.exits import MEANINGS, CliError, Exit
@@ -46,6 +47,7 @@ for name, group in (
 ):  # fmt: skip
     app.add_typer(group, name=name)
 policy.app.command("dry-run")(replay.dry_run)
+policy.app.add_typer(shadow.app, name="shadow")
 recovery.decision.command("replay")(replay.replay)
 app.command("chaos")(chaos.chaos)
 app.command("ledger")(ledger.ledger)

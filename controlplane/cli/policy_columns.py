@@ -1,6 +1,6 @@
 """Columns of policies, as `columns` has those of everything else."""
 
-from controlplane.cli.output import ABSENT, Column, age, text
+from controlplane.cli.output import ABSENT, Column, age, number, text
 
 VERSIONS = (
     Column(title="NUMBER", show=text("number")),
@@ -21,4 +21,13 @@ FIELDS = (
     Column(title="JOBS MAY", show=lambda row: f"go {row['safer']}" if row["safer"] else ABSENT, wide=True),
     Column(title="WHAT", show=text("what"), wide=True),
     Column(title="BECAUSE", show=text("because"), wide=True),
+)
+
+AGREEMENT = (
+    Column(title="RULE", show=text("rule")),
+    Column(title="ALIKE", show=number("alike", 0)),
+    Column(title="REWORDED", show=number("reworded", 0)),
+    Column(title="OTHER ACT", show=number("other", 0)),
+    Column(title="ACTS", show=number("acts", 0)),
+    Column(title="HOLDS", show=number("holds", 0)),
 )

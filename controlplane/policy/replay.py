@@ -10,7 +10,12 @@ from typing import Any
 
 import msgspec
 
+from controlplane.policy.asked import Asks
+from controlplane.policy.config import PolicyConfig
+from controlplane.policy.decide import decide
+from controlplane.policy.fleet import FleetSnapshot, decide_fleet
 from controlplane.policy.plan import CAUTION, Decision
+from controlplane.policy.snapshot import JobSnapshot
 
 EXACT = 2**53
 """Beyond it a whole number may come back from a database as a float."""
@@ -69,6 +74,21 @@ def found(decisions: Iterable[Decision], key: str, mode: str) -> Decision | None
     """The one with the key as the journal keeps it, in this mode if any is."""
     same = [decision for decision in decisions if decision.key[:200] == key]
     return next((decision for decision in same if decision.mode == mode), same[0] if same else None)
+
+
+def made_assuming(snapshot: JobSnapshot | FleetSnapshot, config: PolicyConfig) -> tuple[tuple[Decision, ...], bool]:
+    """What a policy decides by a stored snapshot. True: it asked for more of the fleet than was recorded, and was told
+    that nothing more is free."""
+    if isinstance(snapshot, FleetSnapshot):
+        return decide_fleet(snapshot, config), False
+    assumed = False
+    while True:
+        try:
+            return decide(snapshot, config).decisions, assumed
+        except Asks as asks:
+            assert snapshot.elsewhere is not None, "a snapshot of the whole fleet asks nothing"
+            told = msgspec.structs.replace(snapshot.elsewhere, needs=asks.needs)
+            snapshot, assumed = msgspec.structs.replace(snapshot, elsewhere=told), True
 
 
 def compared(before: Iterable[Decision], after: Iterable[Decision]) -> tuple[Difference, ...]:

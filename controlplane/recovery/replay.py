@@ -8,7 +8,7 @@ read, and what asks for more of the fleet than was recorded is counted with the 
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import groupby
 from typing import Any
@@ -16,23 +16,24 @@ from typing import Any
 from django.db.models import Q
 
 from controlplane.policies import selectors as policies
-from controlplane.policy.asked import Asks
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.decide import decide
+from controlplane.policy.continuable import answer_among, case_of
 from controlplane.policy.document import narrowed
-from controlplane.policy.fleet import FleetSnapshot, decide_fleet
+from controlplane.policy.fleet import FleetSnapshot
 from controlplane.policy.plan import Decision as Made
-from controlplane.policy.replay import Difference, compared, differing, found
+from controlplane.policy.replay import Difference, compared, differing, found, made_assuming
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.ids import make_id
+from controlplane.protocol.rest.policy import ReplayCase
 from controlplane.recovery.models import Decision
 from controlplane.recovery.snapshots import unpacked
 from controlplane.runtime.clock import now_s
 
 BUDGET_S = 4.0
+OF_FLEET = "what the fleet's own pass decides is not simulated"
 COLUMNS = (
     "id", "job_id", "at", "rule", "choice", "reason_code", "sentence", "evidence", "alternatives", "actions",
-    "cost_gpu_s", "routine", "mode", "key", "policy_version", "snapshot",
+    "cost_gpu_s", "routine", "mode", "key", "policy_version", "snapshot", "incident_id",
 )  # fmt: skip
 Row = dict[str, Any]
 Candidate = Callable[[str | None], PolicyConfig]
@@ -42,7 +43,9 @@ Candidate = Callable[[str | None], PolicyConfig]
 @dataclass(frozen=True, slots=True)
 class Differs:
     """A recorded decision (or the first of the pass, for one that was added) and what becomes of it. `fields` that are
-    not the same as in `before`, made `again` by its own policy; else `change` by the candidate."""
+    not the same as in `before`, made `again` by its own policy; else `change` by the candidate, `assumed` that nothing
+    more of the fleet was free than was recorded; `case`: from which it can be continued, by the policies `own` and
+    `other`, or why it cannot."""
 
     decision_id: str
     job_id: str | None
@@ -51,12 +54,18 @@ class Differs:
     before: Row | None = None
     again: Made | None = None
     change: Difference | None = None
+    assumed: bool = False
+    case: ReplayCase | str = ""
+    incident_id: str | None = None
+    own: str = ""
+    other: str = ""
 
 
 @dataclass(slots=True)
 class Page:
     """`replayed` decisions, of which `equal` are; `left_out` by reason. `after`: the id with which the next page
-    begins; None: this was the last one."""
+    begins; None: this was the last one. `policies` of cases, by their version; `rows` that were compared with a
+    candidate; `last`: the id of the last one that was read."""
 
     replayed: int = 0
     equal: int = 0
@@ -64,6 +73,9 @@ class Page:
     left_out: Counter[str] = field(default_factory=Counter)
     after: str | None = None
     added: set[tuple[str | None, str]] = field(default_factory=set)
+    policies: dict[str, PolicyConfig] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    last: str = ""
 
 
 def candidate_of(config: PolicyConfig, document: dict[str, Any] | None = None) -> Candidate:
@@ -79,12 +91,19 @@ def candidate_of(config: PolicyConfig, document: dict[str, Any] | None = None) -
 
 
 def replay(
-    *, since_s: float, after: str = "", limit: int = 500, among: Q | None = None, candidate: Candidate | None = None
+    *,
+    since_s: float,
+    after: str = "",
+    before: str = "",
+    limit: int = 500,
+    among: Q | None = None,
+    candidate: Candidate | None = None,
 ) -> Page:
-    """A page of the decisions of the last `since_s` seconds (of those `among` alone), oldest first, behind the id
-    `after`."""
+    """A page of the decisions of the last `since_s` seconds (of those `among` alone), oldest first, between the ids
+    `after` and `before`."""
     first = after or make_id("dec", int((now_s() - since_s) * 1000.0), bytes(10))
     rows = Decision.objects.filter(among or Q(), id__gt=first).order_by("id")
+    rows = rows.filter(id__lt=before) if before else rows
     page, began_s = Page(), time.monotonic()
     known: dict[str, PolicyConfig | None] = {}
     passes = [list(group) for _, group in groupby(rows.values(*COLUMNS)[:limit], key=_of_pass)]
@@ -92,7 +111,7 @@ def replay(
     # A pass is not torn in two: what it adds would be counted with both halves.
     for together in passes if whole or len(passes) == 1 else passes[:-1]:
         _pass(page, together, known, candidate)
-        page.after = together[-1]["id"]
+        page.last = page.after = together[-1]["id"]
         if time.monotonic() - began_s > BUDGET_S:
             return page
     if whole:
@@ -151,16 +170,16 @@ def _other(
     """By the recorded policy and by the candidate, on the same snapshot."""
     own, other = pair
     if own == other:
-        page.replayed, page.equal = page.replayed + len(rows), page.equal + len(rows)
+        page.replayed, page.equal, page.rows = page.replayed + len(rows), page.equal + len(rows), page.rows + rows
         return
-    before, after = _plan(snapshot, own), _plan(snapshot, other)
-    if before is None or after is None:
-        page.left_out["asks for more of the fleet than was recorded"] += len(rows)
-        return
-    page.replayed += len(rows)
+    before, (after, assumed) = _plan(snapshot, own), made_assuming(snapshot, other)
     by_key = {row["key"]: row for row in rows}
     # What the pass found already made was not made by it: only its own decisions are compared.
-    changes = [each for each in compared(before, after) if each.before is None or each.before.key[:200] in by_key]
+    changes = [each for each in compared(before or (), after) if each.before is None or each.before.key[:200] in by_key]
+    if before is None or (assumed and not changes):
+        page.left_out["asks for more of the fleet than was recorded"] += len(rows)
+        return
+    page.replayed, page.rows = page.replayed + len(rows), page.rows + rows
     page.equal += len(rows) - sum(each.before is not None for each in changes)
     for change in changes:
         if change.after is not None and change.before is None:
@@ -170,16 +189,23 @@ def _other(
                 continue
             page.added.add(added)
         row = by_key[change.before.key[:200]] if change.before is not None else rows[0]
-        page.differs.append(Differs(row["id"], row["job_id"], row["at"], change=change))
+        recorded = change.before or answer_among(made for made in before if made.key[:200] in by_key)
+        case = case_of(snapshot, own, recorded, change.after) if isinstance(snapshot, JobSnapshot) else OF_FLEET
+        differs = Differs(row["id"], row["job_id"], row["at"], change=change)
+        page.policies |= {own.version: own, other.version: other} if not isinstance(case, str) else {}
+        page.differs.append(
+            replace(
+                differs,
+                assumed=assumed,
+                case=case,
+                incident_id=row["incident_id"],
+                own=own.version,
+                other=other.version,
+            )
+        )
 
 
 def _plan(snapshot: JobSnapshot | FleetSnapshot, config: PolicyConfig) -> tuple[Made, ...] | None:
     """None: it asks for more of the fleet than the snapshot holds."""
-    try:
-        return (
-            decide_fleet(snapshot, config)
-            if isinstance(snapshot, FleetSnapshot)
-            else decide(snapshot, config).decisions
-        )
-    except Asks:
-        return None
+    made, assumed = made_assuming(snapshot, config)
+    return None if assumed else made

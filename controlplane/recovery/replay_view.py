@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from controlplane.jobs.models import Job
 from controlplane.policy.plan import Decision
 from controlplane.recovery.replay import Differs, Page
@@ -19,6 +21,7 @@ def page(found: Page) -> dict[str, Any]:
         "equal": found.equal,
         "differences": [_difference(each, names) for each in found.differs],
         "left_out": dict(found.left_out),
+        "policies": {version: config.content for version, config in found.policies.items()},
     }
 
 
@@ -40,7 +43,14 @@ def _difference(each: Differs, names: dict[str, str]) -> dict[str, Any]:
     assert named is not None, "one of the two was decided"
     sides = {"before": change.before, "after": change.after}
     shown = {side: _decision(made) if made is not None else None for side, made in sides.items()}
-    return row | {"kind": str(change.kind), "key": named.key, **shown}
+    return row | {"kind": str(change.kind), "key": named.key, **shown, **_case(each)}
+
+
+def _case(each: Differs) -> dict[str, Any]:
+    why = each.case if isinstance(each.case, str) else ""
+    case = None if isinstance(each.case, str) else msgspec.to_builtins(each.case)
+    row = {"assumed": each.assumed, "case": case, "no_case": why, "own": each.own, "other": each.other}
+    return row | {"incident_id": each.incident_id}
 
 
 def _decision(made: Decision) -> dict[str, Any]:

@@ -45,3 +45,23 @@ class Policy(_Group):
         """Bring version `to` back (0: the defaults), as a new PolicyVersion."""
         body = {"to": to, "parent": parent, "reason": reason, "job_id": job_id}
         return self._run(calls.post("/policy:rollback", body, rest.PolicyVersion))
+
+    def shadow(self, *, run: int = 0) -> Any:
+        """The policy beside the live one (0: the one that runs, else the newest), as a CurrentShadow, whose `shadow`
+        is None where there has been none."""
+        return self._run(calls.get("/policy/shadow", rest.CurrentShadow, run=run))
+
+    def start_shadow(self, text: str, *, reason: str, bar: dict[str, float] | None = None) -> Any:
+        """Let YAML or JSON `text` decide beside the live policy, as a Shadow. `bar`: fields of a ShadowBar that differ
+        from the defaults. SdkError of status 409 where one runs already, of 422 with every fault."""
+        body = {"text": text, "reason": reason, "bar": bar or {}}
+        return self._run(calls.post("/policy/shadow:start", body, rest.Shadow))
+
+    def promote_shadow(self, run: int, *, parent: int, reason: str) -> Any:
+        """Make it the policy, as the Shadow that watches it. SdkError of status 409 below its bar, with reasons."""
+        body = {"run": run, "parent": parent, "reason": reason}
+        return self._run(calls.post("/policy/shadow:promote", body, rest.Shadow))
+
+    def stop_shadow(self, run: int, *, reason: str) -> Any:
+        """End it, as a Shadow; the live policy is as it was."""
+        return self._run(calls.post("/policy/shadow:stop", {"run": run, "reason": reason}, rest.Shadow))

@@ -6,10 +6,12 @@ from django.conf import settings
 from controlplane.access import gate
 from controlplane.access.sessions import SessionStore
 from controlplane.dispatch.services import forget_finished
-from controlplane.recovery import deadletter, ledger_pass, sweep, torch_analysis
+from controlplane.policies import shadows
+from controlplane.recovery import deadletter, ledger_pass, shadowing, sweep, torch_analysis
 from controlplane.recovery.diagnostics import forget_scheduled
 from controlplane.recovery.forgetting import forget_events
 from controlplane.runtime import beats, exporter
+from controlplane.sentinel import continuing
 from controlplane.telemetry.services import forget_chunks
 
 DAY_S = 86_400.0
@@ -34,6 +36,12 @@ def ledger() -> None:
     ledger_pass.build()
 
 
+@shared_task(name="controlplane.sentinel.tasks.shadow", ignore_result=True)
+def shadow() -> None:
+    """Compare and price what was decided since with the policy that runs beside the live one, where one does."""
+    shadowing.work(continuing.carry_on)
+
+
 @shared_task(name="controlplane.sentinel.tasks.canary", ignore_result=True)
 def canary() -> None:
     """The worker's sign of life: this very task was carried out. A row for each worker: its port tells
@@ -51,6 +59,7 @@ def retention() -> None:
     forget_scheduled(settings.RETENTION_DAYS * DAY_S)
     forget_finished(settings.RETENTION_DAYS * DAY_S)
     deadletter.forget(settings.RETENTION_DAYS * DAY_S)
+    shadows.forget(settings.RETENTION_DAYS * DAY_S)
     if settings.LEDGER_RETENTION_DAYS:
         ledger_pass.forget(settings.LEDGER_RETENTION_DAYS * DAY_S)
     beats.forget_old()

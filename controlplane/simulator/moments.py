@@ -50,11 +50,16 @@ EXCHANGE_S = 0.02
 
 
 class Kind(StrEnum):
-    """What fails: a rank ends, a rank hangs, a node is gone until it is repaired."""
+    """What fails: a rank ends, a rank hangs, a node is gone until it is repaired, a node stands still for a while."""
 
     CRASH = "crash"
     HANG = "hang"
     NODE_LOST = "node_lost"
+    SILENT = "silent"
+
+
+DRAWN = (Kind.CRASH, Kind.HANG, Kind.NODE_LOST)
+"""For random moments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +113,14 @@ class Moment:
         return self.micro_batches * self.micro_batch_s
 
     @property
+    def exchange_s(self) -> float:
+        """Seconds of one, in steps of a second or longer `EXCHANGE_S`."""
+        return min(EXCHANGE_S, EXCHANGE_S * self.step_s)
+
+    @property
     def micro_batch_s(self) -> float:
         """So that a step of the whole job takes `step_s`; its exchange is in it."""
-        return (self.step_s - 3.0 * EXCHANGE_S) / self.share
+        return (self.step_s - 3.0 * self.exchange_s) / self.share
 
 
 def draw(seed: int) -> Moment:
@@ -157,7 +167,7 @@ def _strikes(chance: random.Random, replicas: int) -> tuple[Strike, ...]:
     first = Strike(kind=chance.choice((Kind.CRASH, Kind.CRASH, Kind.HANG, Kind.NODE_LOST)), replica=0)
     victims = chance.sample(range(replicas), 2)
     first = Strike(kind=first.kind, replica=victims[0])
-    kinds = [kind for kind in Kind if kind is Kind.CRASH or kind is not first.kind]
+    kinds = [kind for kind in DRAWN if kind is Kind.CRASH or kind is not first.kind]
     second = Strike(
         kind=chance.choice(kinds),
         replica=victims[1],
@@ -199,7 +209,7 @@ def timing_of(moment: Moment, *, start_s: float) -> Timing:
     """Each span is one number."""
     return Timing(
         micro_batch_s=(moment.micro_batch_s, moment.micro_batch_s),
-        exchange_s=(EXCHANGE_S, EXCHANGE_S),
+        exchange_s=(moment.exchange_s, moment.exchange_s),
         fetch_s=(moment.catch_up_s, moment.catch_up_s),
         save_s=(0.5, 0.5),
         setup_s=(start_s, start_s),

@@ -23,8 +23,10 @@ from itertools import pairwise
 
 from controlplane.changes.turn import OVER
 from controlplane.policy import ways
+from controlplane.policy.config import PolicyConfig
 from controlplane.policy.decide import decide
 from controlplane.protocol.states import JobState
+from controlplane.simulator.agent import Agent
 from controlplane.simulator.judge import ENDED
 from controlplane.simulator.meter import Meter
 from controlplane.simulator.moments import (
@@ -39,7 +41,7 @@ from controlplane.simulator.moments import (
     plan_of,
     timing_of,
 )
-from controlplane.simulator.process import Process
+from controlplane.simulator.process import Process, Rank
 from controlplane.simulator.server import Decide
 from controlplane.simulator.steering import Fork, Steering
 from controlplane.simulator.world import World
@@ -64,12 +66,13 @@ class Undecided(Unfit):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Luck:
     """What nobody knows at the decision, with how likely it is. `repair_s`: of a lost node, from its
-    loss; `returns`: a rank that hangs goes on by itself."""
+    loss; `returns`: a rank that hangs goes on by itself; `still_s`: so long a node that is silent stands still."""
 
     weight: float
     repair_s: float
     strikes: tuple[Strike, ...]
     returns: bool = False
+    still_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +87,22 @@ class Result:
 class Rollout:
     """One world of a moment; copies of it take different ways and meet different luck."""
 
-    def __init__(self, moment: Moment, *, policy: Decide = decide) -> None:
-        self.moment = moment
+    def __init__(
+        self,
+        moment: Moment,
+        *,
+        policy: Decide = decide,
+        config: PolicyConfig | None = None,
+        steering: Steering | None = None,
+        limit_s: float = LIMIT_S,
+    ) -> None:
+        self.moment, self._limit_s = moment, limit_s
         self.luck = Luck(weight=1.0, repair_s=moment.repair_s, strikes=moment.strikes)
-        self.world = World(moment.seed, config=config_of(), plan=plan_of(moment))
+        self.world = World(moment.seed, config=config or config_of(), plan=plan_of(moment))
         self.meter = Meter(self.world.kernel)
         self.world.trainer.on_commit = self.meter.commit
-        self.steering = Steering("", policy, on_fork=self._parted)
+        self.steering = steering or Steering("", policy)
+        self.steering.on_fork = self._parted
         self.world.server.decide = self.steering
         self.goal = 0
         self.lost: dict[str, float] = {}
@@ -140,7 +152,7 @@ class Rollout:
         """From the fork on, to what the way costs. Raises Unfit where the steps are never made."""
         fork = self.steering.fork
         assert fork is not None, "called after to_fork"
-        limit_s = fork.at_s + LIMIT_S
+        limit_s = fork.at_s + self._limit_s
         while (done_s := self._done_s()) is None:
             if self.world.kernel.now_s > limit_s:
                 raise Unfit(f"seed {self.moment.seed}: {self.steering.way or fork.chosen} never trains on")
@@ -168,10 +180,25 @@ class Rollout:
                 rank.hung, rank.hung_since_s = True, self.world.kernel.now_s
                 if self.luck.returns:
                     self.world.kernel.after(self.moment.returns_s, self._returns, process)
-            case Kind.NODE_LOST:
+            case Kind.SILENT if self.luck.still_s < self.luck.repair_s:
+                self._stand_still(agent)
+            case Kind.NODE_LOST | Kind.SILENT:
                 agent.crash()
                 self.lost[agent.node] = self.world.kernel.now_s
                 self.world.kernel.after(self.luck.repair_s, self._repair, agent.node)
+
+    def _stand_still(self, agent: Agent) -> None:
+        """The machine with all its processes, as a virtual one that is moved; then it goes on where it was."""
+        agent.stand_still(self.luck.still_s)
+        for child in tuple(agent.machine.children.values()):
+            if child.rank.alive and not child.rank.hung:
+                process = self.world.trainer.process_of(child.rank)
+                child.rank.stop(self.world.kernel.now_s, process.phase_since_s)
+                self.world.kernel.after(self.luck.still_s, self._goes_on, child.rank)
+
+    def _goes_on(self, rank: Rank) -> None:
+        if rank.alive:
+            self.world.trainer.wake(rank)
 
     def _returns(self, process: Process) -> None:
         if process.ranks[0].alive:

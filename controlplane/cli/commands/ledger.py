@@ -31,29 +31,36 @@ class By(StrEnum):
     NODE = "node"
 
 
-def _gpu_hours(*classes: str) -> Callable[[Row], str]:
+def _gpu_time_of(*classes: str) -> Callable[[Row], str]:
     """Of these classes of a row of the ledger; of none: of all."""
 
     def show(row: Row) -> str:
-        gpu_s = sum(row["classes"].get(of, 0.0) for of in classes) if classes else row["gpu_s"]
-        return f"{gpu_s / 3600.0:.2f}"
+        return gpu_time(sum(row["classes"].get(of, 0.0) for of in classes) if classes else row["gpu_s"])
 
     return show
 
 
-def _queued_hours(row: Row) -> str:
-    return ABSENT if row["queued_gpu_s"] is None else f"{row['queued_gpu_s'] / 3600.0:.2f}"
+def gpu_time(gpu_s: float) -> str:
+    """As the page writes it: GPU-hours, and GPU-seconds below one; "1,234 GPU-h", "12.3 GPU-h", "120 GPU-s"."""
+    size_s = abs(gpu_s)
+    if size_s < HOUR_S:
+        return f"{gpu_s:.{1 if size_s < 10.0 else 0}f} GPU-s"
+    return f"{gpu_s / HOUR_S:,.{0 if size_s >= 100.0 * HOUR_S else 1}f} GPU-h"
+
+
+def _queued(row: Row) -> str:
+    return ABSENT if row["queued_gpu_s"] is None else gpu_time(row["queued_gpu_s"])
 
 
 COLUMNS = (
     Column(title="NAME", show=text("label")),
     Column(title="KIND", show=text("kind"), wide=True),
     Column(title="ID", show=text("id"), wide=True),
-    Column(title="GPU-HOURS", show=_gpu_hours()),
+    Column(title="GPU TIME", show=_gpu_time_of()),
     Column(title="SHARE", show=percent("share")),
-    Column(title="PRODUCTIVE", show=_gpu_hours("productive")),
-    Column(title="LOST", show=_gpu_hours(*LOSSES)),
-    Column(title="QUEUED", show=_queued_hours, wide=True),
+    Column(title="PRODUCTIVE", show=_gpu_time_of("productive")),
+    Column(title="LOST", show=_gpu_time_of(*LOSSES)),
+    Column(title="QUEUED", show=_queued, wide=True),
     Column(title="ETTR", show=percent("ettr"), wide=True),
     Column(title="MONEY", show=number("money", 2), wide=True),
 )
@@ -154,13 +161,12 @@ def _parquet(path: Path, answer: dict[str, Any]) -> None:
 
 
 def _words(answer: dict[str, Any]) -> Iterator[str]:
-    known = answer["known_gpu_s"] / HOUR_S
-    yield f"{answer['since']} to {answer['until']}: {known:.2f} GPU-hours, each second once."
+    yield f"{answer['since']} to {answer['until']}: {gpu_time(answer['known_gpu_s'])}, each second once."
     if answer["queued_gpu_s"]:
-        yield f"Beside them jobs asked for {answer['queued_gpu_s'] / HOUR_S:.2f} GPU-hours that they did not hold."
+        yield f"Beside them jobs asked for {gpu_time(answer['queued_gpu_s'])} that they did not hold."
     if answer["ettr"] is not None:
         yield f"Effective training time: {100 * answer['ettr']:.1f} % of what jobs asked for since they began."
     if answer["restated_gpu_s"]:
-        yield f"{answer['restated_gpu_s'] / HOUR_S:.2f} GPU-hours lie in stretches that were restated later."
+        yield f"{gpu_time(answer['restated_gpu_s'])} lie in stretches that were restated later."
     if answer["left_out"]:
         yield f"{answer['left_out']} rows more: --limit."

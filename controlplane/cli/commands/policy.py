@@ -10,6 +10,7 @@ from controlplane.cli import context
 from controlplane.cli import policy_columns as columns
 from controlplane.cli.context import BY_HAND, Output, Reason
 from controlplane.cli.exits import CliError
+from controlplane.cli.faults import of_file
 from controlplane.cli.output import Format, emit_object, emit_rows, say
 
 app = typer.Typer(no_args_is_help=True, help="By which settings is decided: read them, change them, bring them back.")
@@ -81,7 +82,8 @@ def put(file: File, reason: Reason = BY_HAND, job: OfJob = None, parent: Parent 
     text = text_of(file)
     with context.client() as client:
         known = client.policy.get(job_id=job).number if parent is None else parent
-        made = client.policy.put(text, parent=known, reason=reason, job_id=job or "")
+        with of_file(file):
+            made = client.policy.put(text, parent=known, reason=reason, job_id=job or "")
         _report(made, context.plain(client.policy.diff(made.parent, made.number, job_id=job)))
 
 

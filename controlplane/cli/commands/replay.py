@@ -8,36 +8,60 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from controlplane.cli import context
+from controlplane.cli.commands import continuing
 from controlplane.cli.commands.policy import File, OfJob, show_changes, text_of
 from controlplane.cli.context import Output
 from controlplane.cli.exits import CliError, Exit
+from controlplane.cli.faults import of_file
 from controlplane.cli.output import Format, emit_object, say
 
 if TYPE_CHECKING:
     from controlplane.sdk import Client
 
-Since = Annotated[str, typer.Option(help="How far back: 90s, 30m, 24h, 7d.")]
+MAX_SEEDS = 64
 PAGE = 500
 SHOWN = 50
+Seeds = Annotated[
+    int,
+    typer.Option(help="Worlds for what nobody can know, of each decision; 0: continue none.", min=0, max=MAX_SEEDS),
+]
+Within = Annotated[str, typer.Option(help="Continue decisions in the simulator for so long at most: 90s, 10m.")]
+Since = Annotated[str, typer.Option(help="How far back: 90s, 30m, 24h, 7d.")]
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _ENFORCE = "enforce"
 
 
-def dry_run(file: File, since: Since = "7d", job: OfJob = None, output: Output = Format.TABLE) -> None:
+def dry_run(
+    file: File,
+    since: Since = "7d",
+    job: OfJob = None,
+    seeds: Seeds = 4,
+    within: Within = "2m",
+    output: Output = Format.TABLE,
+) -> None:
     """Which recorded decisions a document would have changed, and their price; nothing is stored."""
-    _show(text_of(file), since, job, output)
+    with of_file(file):
+        _show(text_of(file), since, job, output, seeds=seeds, within_s=seconds_of(within))
 
 
 def replay(
     since: Since = "7d",
     policy: Annotated[str, typer.Option(help="A file: by this document instead of the policies that decided.")] = "",
     job: OfJob = None,
+    seeds: Seeds = 4,
+    within: Within = "2m",
     output: Output = Format.TABLE,
 ) -> None:
-    """Make recorded decisions again and compare them byte for byte; exits 1 if one differs by its own policy."""
+    """Make recorded decisions again and compare them byte for byte, exit 1 if one differs by its own policy; or by
+    another policy, each that comes out otherwise continued in the simulator by both."""
     from pathlib import Path
 
-    _show(text_of(Path(policy)) if policy else None, since, job, output)
+    within_s = seconds_of(within)
+    if not policy:
+        _show(None, since, job, output, seeds=0, within_s=within_s)
+        return
+    with of_file(Path(policy)):
+        _show(text_of(Path(policy)), since, job, output, seeds=seeds, within_s=within_s)
 
 
 def seconds_of(text: str) -> float:
@@ -48,9 +72,10 @@ def seconds_of(text: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def _show(text: str | None, since: str, job: str | None, output: Format) -> None:
+def _show(text: str | None, since: str, job: str | None, output: Format, *, seeds: int, within_s: float) -> None:
     with context.client() as client:
         whole = merged(_pages(client, text, seconds_of(since), job or ""))
+    whole = continuing.continued(whole, seeds=seeds, within_s=within_s)
     if output not in (Format.TABLE, Format.WIDE):
         emit_object(whole, (), output, context.screen(), name="replayed")
     else:
@@ -76,13 +101,16 @@ def _pages(client: "Client", text: str | None, since_s: float, job_id: str) -> I
 
 def merged(pages: Iterator[dict[str, Any]]) -> dict[str, Any]:
     """All pages as one; what a candidate adds to a job is one difference, however many passes would decide it."""
-    whole: dict[str, Any] = {"replayed": 0, "equal": 0, "differences": [], "left_out": Counter(), "changes": []}
+    whole: dict[str, Any] = {
+        "replayed": 0, "equal": 0, "differences": [], "left_out": Counter(), "changes": [], "policies": {},
+    }  # fmt: skip
     added: set[tuple[str | None, str]] = set()
     for page in pages:
         whole["replayed"] += page["replayed"]
         whole["equal"] += page["equal"]
         whole["left_out"].update(page["left_out"])
         whole["changes"] = page["changes"]
+        whole["policies"] |= page["policies"]
         for each in page["differences"]:
             name = (each["job_id"], each["key"])
             if each["kind"] != "added" or name not in added:
@@ -128,6 +156,9 @@ def _say(whole: dict[str, Any], *, candidate: bool, since: str) -> None:
             f"By their own prices the acts would have cost {abs(cost_s):.0f} GPU-seconds {word}, of {of} that have one;"
         )
         say("what it costs not to act is not in this.")
+    if candidate:
+        for told in continuing.words(whole):
+            say(told)
     for each in whole["differences"][:SHOWN]:
         say(f"\n{each['at']}  {each['job_name'] or 'fleet'}  {each['kind']}  {each['decision_id']}")
         for side in ("before", "after"):
@@ -136,6 +167,10 @@ def _say(whole: dict[str, Any], *, candidate: bool, since: str) -> None:
         if each["fields"]:
             fields = ", ".join(each["fields"])
             say(f"  not the same: {fields}. The rule's code has changed since, or the row was edited.")
+        if candidate:
+            say(f"  {continuing.line(each)}")
+            if each["assumed"]:
+                say("  It asked for more of the fleet than was recorded: taken as if nothing more was free.")
     if differ > SHOWN:
         say(f"\n{differ - SHOWN} more; -o json has them all.")
     for reason, number in whole["left_out"].items():

@@ -173,6 +173,7 @@ CELERY_BEAT_SCHEDULE = {
     "tick": {"task": "controlplane.sentinel.tasks.tick", "schedule": 1.0, "options": {"expires": 2}},
     "canary": {"task": "controlplane.sentinel.tasks.canary", "schedule": 5.0, "options": {"expires": 10}},
     "ledger": {"task": "controlplane.sentinel.tasks.ledger", "schedule": 5.0, "options": {"expires": 5}},
+    "shadow": {"task": "controlplane.sentinel.tasks.shadow", "schedule": 10.0, "options": {"expires": 10}},
     "opinions": {"task": "controlplane.sentinel.tasks.opinions", "schedule": 10.0, "options": {"expires": 10}},
     "retention": {"task": "controlplane.sentinel.tasks.retention", "schedule": crontab(minute="17")},
 }

@@ -71,6 +71,7 @@ from controlplane.protocol.rest.policy import (
     PolicyReplay,
     PolicyVersion,
     RecordedPolicy,
+    ReplayCase,
     ReplayDifference,
     ReplayedDecision,
 )
@@ -91,6 +92,14 @@ from controlplane.protocol.rest.recovery import (
     RequestDetail,
     Signal,
 )
+from controlplane.protocol.rest.shadow import (
+    CurrentShadow,
+    Shadow,
+    ShadowAgreement,
+    ShadowBar,
+    ShadowDecision,
+    ShadowScore,
+)
 
 __all__ = [
     "Accepted",
@@ -104,6 +113,7 @@ __all__ = [
     "Check",
     "Checkpoint",
     "Command",
+    "CurrentShadow",
     "DeadLetter",
     "Decision",
     "DecisionDetail",
@@ -162,6 +172,7 @@ __all__ = [
     "RankSpeed",
     "ReadingAround",
     "RecordedPolicy",
+    "ReplayCase",
     "ReplayDifference",
     "ReplayedDecision",
     "Replica",
@@ -170,6 +181,11 @@ __all__ = [
     "RestartEntry",
     "SectionTimeout",
     "Series",
+    "Shadow",
+    "ShadowAgreement",
+    "ShadowBar",
+    "ShadowDecision",
+    "ShadowScore",
     "Signal",
     "Spare",
     "SpecBody",

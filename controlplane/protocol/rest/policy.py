@@ -92,10 +92,44 @@ class ReplayedDecision(Answer, frozen=True, kw_only=True):
     cost_gpu_s: float | None
 
 
+class ReplayCase(Answer, frozen=True, kw_only=True):
+    """What the simulator needs to go on from a recorded decision: of a job at full strength so many `replicas` of
+    `ranks` devices each, what has `failed` (by replica: crash, hang or silent, for `silent_s` so far), places for
+    further replicas (null: not recorded), and the job's times in seconds (`measured` False: in part the policy's own
+    defaults). `gap_steps` since the newest checkpoint, `interval_steps` between two. It comes to the decision `choice`
+    of `rule`; the other policy decides `then_choice` of `then_rule` there ("": nothing)."""
+
+    rule: str
+    choice: str
+    then_rule: str
+    then_choice: str
+    failed: dict[str, str]
+    silent_s: float
+    replicas: int
+    ranks: int
+    places: int | None
+    spares_kept: bool
+    needed: int
+    share: int
+    step_s: float
+    start_s: float
+    catch_up_s: float
+    measured: bool
+    gap_steps: int
+    interval_steps: int
+    steps_left: int
+    budget_spent: bool
+    fleet_devices: int
+    acts: int
+
+
 class ReplayDifference(Answer, frozen=True, kw_only=True):
     """A decision that comes out otherwise. `kind`: differs (by its own policy: `fields` are not the same), or by a
     candidate held, freed, instead, changed, dropped, or added, which the pass of `decision_id` did not decide; `key`
-    names it in its job. `before` is what was recorded, `after` what comes of it now; null: nothing."""
+    names it in its job. `before` is what was recorded, `after` what comes of it now; null: nothing. `assumed`: the
+    candidate asked for more of the fleet than was recorded, and is taken to have been told that nothing more is free.
+    `case`: from which both can be continued in the simulator, by the policies `own` and `other` (null: `no_case` says
+    why not)."""
 
     decision_id: str
     job_id: str | None
@@ -106,18 +140,25 @@ class ReplayDifference(Answer, frozen=True, kw_only=True):
     fields: list[str]
     before: ReplayedDecision | None
     after: ReplayedDecision | None
+    assumed: bool = False
+    case: ReplayCase | None = None
+    no_case: str = ""
+    incident_id: str | None = None
+    own: str = ""
+    other: str = ""
 
 
 class PolicyReplay(Answer, frozen=True, kw_only=True):
     """One page of the journal made again: `replayed` decisions, `equal` of which came out byte for byte the same;
-    `left_out` by reason. `changes`: what the candidate changes in what is in force. `next`: where the next page
-    begins; null: this was the last."""
+    `left_out` by reason. `changes`: what the candidate changes in what is in force. `policies` that cases are continued
+    by, each whole as JSON by its version. `next`: where the next page begins; null: this was the last."""
 
     replayed: int
     equal: int
     differences: list[ReplayDifference]
     left_out: dict[str, int]
     changes: list[PolicyChange]
+    policies: dict[str, str]
     next: str | None
 
 

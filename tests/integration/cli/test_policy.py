@@ -57,7 +57,9 @@ def test_a_jobs_document_narrows_that_job_alone(admin: World, holdfast: Run) -> 
 def test_a_faulty_document_changes_nothing_and_each_fault_has_its_fix(admin: World, holdfast: Run) -> None:
     refused = holdfast("policy", "set", written("max_acts: 0\nleese_s: 3\n"))
     assert refused.code == Exit.USAGE
-    assert "/max_acts: a cap of zero" in refused.err and "/leese_s: no such field" in refused.err
+    assert "policy.yaml, line 1: /max_acts: a cap of zero" in refused.err
+    assert "policy.yaml, line 2: /leese_s: no such field" in refused.err
+    assert "policy.yaml, line 2: not YAML" in holdfast("policy", "set", written("max_acts: 9\n  lease_s: 3\n")).err
     assert holdfast("policy", "set", "absent.yaml").code == Exit.USAGE
     assert selectors.of_fleet() == DEFAULT
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as parquet
 import pytest
 
-from controlplane.cli.commands.ledger import FIELDS, begin, lines, write
+from controlplane.cli.commands.ledger import FIELDS, begin, gpu_time, lines, write
 from controlplane.cli.exits import CliError
 
 UNTIL = datetime(2026, 3, 8, tzinfo=UTC)
@@ -66,3 +66,20 @@ def test_without_a_price_there_is_no_money(tmp_path: Path) -> None:
     assert {line["money"] for line in lines(answer(price=None, currency=None))} == {None}
     with pytest.raises(CliError, match="cannot be written"):
         write(tmp_path / "nowhere" / "out.csv", answer())
+
+
+@pytest.mark.parametrize(
+    ("gpu_s", "said"),
+    [
+        (0.0, "0.0 GPU-s"),
+        (1.25, "1.2 GPU-s"),
+        (-7.0, "-7.0 GPU-s"),
+        (120.4, "120 GPU-s"),
+        (3599.0, "3599 GPU-s"),
+        (3600.0, "1.0 GPU-h"),
+        (-44_280.0, "-12.3 GPU-h"),
+        (4_442_400.0, "1,234 GPU-h"),
+    ],
+)
+def test_a_small_amount_is_written_in_seconds_and_never_as_nothing(gpu_s: float, said: str) -> None:
+    assert gpu_time(gpu_s) == said

@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('recovery', '0022_gpu_ledger'),
+        ('recovery', '0023_disruption'),
     ]
 
     operations = [
