@@ -13,7 +13,7 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.decide import decide
 from controlplane.policy.plan import Plan
 from controlplane.policy.snapshot import JobSnapshot, SignalFact
-from controlplane.policy.void import PHASE_SINCE
+from controlplane.policy.void import PHASE_SINCE, READ
 
 BEGAN_S = 1e6
 """The wall clock at kernel's time 0."""
@@ -90,7 +90,9 @@ class Lens:
         )
 
     def _signal(self, signal: SignalFact, ahead_s: float) -> SignalFact:
-        evidence, began_s = signal.evidence, signal.evidence.get(PHASE_SINCE)
-        if isinstance(began_s, float):
-            evidence = {**evidence, PHASE_SINCE: began_s + ahead_s}
+        evidence = dict(signal.evidence)
+        for name in (PHASE_SINCE, READ):
+            at_s = evidence.get(name)
+            if isinstance(at_s, float):
+                evidence[name] = at_s + ahead_s
         return msgspec.structs.replace(signal, seen_s=self.wall_s(signal.seen_s), evidence=evidence)

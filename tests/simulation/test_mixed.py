@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from controlplane.policy.rules import common_stall
-from controlplane.policy.snapshot import Placement
+from controlplane.policy.snapshot import Placement, SignalFact
 from controlplane.protocol.membership import Member, MemberRole, View
 from controlplane.protocol.states import ReplicaState
 from controlplane.simulator import mixed
@@ -208,6 +208,12 @@ def test_the_policy_is_shown_times_by_the_clock_that_was_set():
     shown = lens.shown(msgspec.structs.replace(seen[0], now_s=60.0))
     assert (shown.now_s, shown.clock_set_s, shown.clock_step_s) == (BEGAN_S + 3660.0, BEGAN_S + 3650.0, 3600.0)
     assert shown.view_since_s == BEGAN_S + seen[0].view_since_s, "written before"
+    said = {"phase_since_s": 51.0, "read_s": 59.0, "phase": "compute"}
+    late = SignalFact(id="sig_1", kind="rank_overdue", seen_s=56.0, value=5.0, evidence=said)
+    (found,) = lens.shown(msgspec.structs.replace(seen[0], now_s=60.0, signals=(late,))).signals
+    assert (found.seen_s, found.evidence["phase_since_s"], found.evidence["read_s"]) == tuple(
+        BEGAN_S + 3600.0 + at_s for at_s in (56.0, 51.0, 59.0)
+    ), "else what ranks say of themselves seems older than what is found of them, and nobody who hangs is ended"
 
 
 def test_whom_the_view_leaves_out_is_not_counted():
