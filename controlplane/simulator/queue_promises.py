@@ -1,10 +1,10 @@
 """What the queue promises, watched over days of a small fleet (`intervals`): seeds of it, and what they break.
 
 A gang starts whole (the fleet asserts it). No project exceeds its quota and what others lend it. Nobody yields before
-its time or too often. What is first in line starts when it fits. Backfill delays no head: its expected start never moves
-back while nobody new is ahead of it, and it keeps it; but while somebody yields, who is counted as gone and leaves when
-its save is done, and a head whose project has a quota has no promise. Every job that the fleet and its project's quota
-could hold ends.
+its time or too often. What is first in line starts when it fits. Backfill delays no head: its expected start never
+moves back while nobody new is ahead of it, and it keeps it; but while somebody yields, who is counted as gone and
+leaves when its save is done, and a head whose project has a quota has no promise. Every job that the fleet and its
+project's quota could hold ends.
 """
 
 import random
@@ -84,7 +84,7 @@ class Watch:
         entry = next((each for each in plan.entries if each.job.id == plan.head), None)
         if known is not None and self.queue.courses[known.job].waits:
             here = next(each for each in plan.entries if each.job.id == known.job)
-            before = {each.job.id for each in plan.entries[: here.place - 1]}
+            before = _ahead(plan, here.place)
             if before <= known.ahead and now_s > known.at_s + LATE_S:
                 self._say(f"head: {known.job} was to start by {known.at_s:.0f} s, and waits")
                 self._head = None
@@ -94,7 +94,7 @@ class Watch:
         if entry is None or entry.expected_s is None or yields or borrows:
             self._head = None
             return
-        ahead = frozenset(each.job.id for each in plan.entries[: entry.place - 1])
+        ahead = _ahead(plan, entry.place)
         stands = known is not None and known.job == plan.head and ahead <= known.ahead
         if stands and known is not None and entry.expected_s > known.at_s + LATE_S:
             self._say(f"head: {known.job} is expected at {entry.expected_s:.0f} s, {known.at_s:.0f} s were promised")
@@ -136,6 +136,11 @@ class Watch:
 
     def _say(self, text: str) -> None:
         self.violations.append(f"{self.queue.now_s:.0f} {text}")
+
+
+def _ahead(plan: QueuePlan, place: int) -> frozenset[str]:
+    """Ids of those before it; whoever waits for its project's quota alone is not, until it may start."""
+    return frozenset(each.job.id for each in plan.entries[: place - 1] if each.turn is not Turn.QUOTA)
 
 
 def drawn(seed: int) -> Queue:
