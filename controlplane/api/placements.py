@@ -4,9 +4,11 @@ from typing import Any
 
 from controlplane.jobs.models import Job
 from controlplane.policy.errors import PolicyError
-from controlplane.policy.placement import build_pool, of_type
-from controlplane.policy.rules.lifecycle import first_attempt
-from controlplane.protocol.spec import JobSpec
+from controlplane.policy.layout import plan_layout
+from controlplane.policy.placement import Pool, build_pool, of_type, place_gang
+from controlplane.policy.rules.lifecycle import first_attempt, may_start_smaller
+from controlplane.policy.snapshot import Placement
+from controlplane.protocol.spec import JobSpec, TrainSpec, ranks_per_replica
 from controlplane.recovery import load_queue
 from controlplane.recovery.load_nodes import node_facts
 from controlplane.recovery.load_queue import NOBODY
@@ -22,7 +24,7 @@ def try_placement(spec: JobSpec) -> tuple[list[dict[str, Any]] | None, str]:
     names = {node.id: node.name for node in nodes}
     pool = build_pool(of_type(nodes, spec.spec.resources.gpu_type), job_id=NOBODY)
     try:
-        _layout, gang, _spares = first_attempt(spec.spec, pool)
+        gang = _gang(spec.spec, pool)
     except PolicyError as error:
         return None, str(error)
     placement = [
@@ -37,3 +39,14 @@ def try_placement(spec: JobSpec) -> tuple[list[dict[str, Any]] | None, str]:
         for place in replica
     ]
     return placement, ""
+
+
+def _gang(spec: TrainSpec, pool: Pool) -> tuple[tuple[Placement, ...], ...]:
+    """All of it, or as many replicas as an elastic job begins with. Raises PolicyError."""
+    try:
+        return first_attempt(spec, pool)[1]
+    except PolicyError:
+        if not may_start_smaller(spec, pool):
+            raise
+    layout = plan_layout(spec, pool.size)
+    return place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism), tp=layout.parallelism.tp)

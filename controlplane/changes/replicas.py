@@ -47,7 +47,7 @@ FAULT_TTL_S = 15.0
 def place_attempt(turn: Turn, act: plan.PlaceAttempt) -> Iterator[Change]:
     """What is committed from here on starts at the checkpoint; what came after it is lost work. Processes of
     an older attempt are fenced by the epoch, and its agents end them before they start ours."""
-    rows, job, placed = turn.rows, turn.rows.job(), len(act.placements)
+    rows, job, replicas = turn.rows, turn.rows.job(), len(act.placements) + act.yielded
     for old in rows.unended_attempts():
         yield from ended(rows, old, f"attempt {act.number} takes its place")
     yield Fence(act.epoch)
@@ -55,12 +55,13 @@ def place_attempt(turn: Turn, act: plan.PlaceAttempt) -> Iterator[Change]:
         number=act.number,
         state=AttemptState.STARTING,
         layout=act.layout,
-        replicas=placed,
+        replicas=replicas,
+        yielded=act.yielded,
         resume_step=act.resume_step,
         resume_path=act.resume_path or "",
         checkpoint_dir=checkpoint_dir(job.spec, rows.terms(act.resume_path or "").checkpoint_root, job.id),
         # One that is started beside the placed stands by until it takes a place.
-        max_contributors=max_contributors(job.spec) or placed,
+        max_contributors=max_contributors(job.spec) or replicas,
     )
     yield CreateAttempt(attempt)
     yield Publish("attempt.placed", f"Attempt {act.number} of {job.name} is placed. {turn.decision.sentence}")

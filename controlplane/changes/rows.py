@@ -53,6 +53,7 @@ class Attempt:
     checkpoint_dir: str
     max_contributors: int | None
     end_reason: str = ""
+    yielded: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,8 +89,8 @@ def _entry(action: Action, snapshot: JobSnapshot, reason_code: str) -> tuple[Ent
             return (Entry(rung=Rung.ATTEMPT, charged=charged),)
         case StartReplica():
             rung = Rung.RANK if _same_devices(snapshot, action.replica, action.placements) else Rung.REPLICA
-            free = reason_code in UNPAID or reason_code == GROWS
-            charged = not free and action.replica not in _ordered_out(snapshot) | _refused(snapshot)
+            unpaid_for = reason_code in UNPAID or reason_code == GROWS
+            charged = not unpaid_for and action.replica not in _ordered_out(snapshot) | _refused(snapshot)
             return (Entry(rung=rung, charged=charged, replica=action.replica, incarnation=action.incarnation),)
         case AnnounceView() if _is_restart(current_view(snapshot), action.view):
             lost = _left_out(current_view(snapshot), action.view)

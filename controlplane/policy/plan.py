@@ -39,7 +39,8 @@ class _Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 class PlaceAttempt(_Action, tag="place_attempt"):
     """Begin attempt `number` at fencing epoch `epoch` (above job.epoch and what agents know): one incarnation
-    of each replica slot at its placements. `spare_nodes` are reserved and warmed."""
+    of each replica slot at its placements. `yielded` more slots wait for devices. `spare_nodes` are reserved and
+    warmed."""
 
     number: int
     epoch: int
@@ -48,6 +49,7 @@ class PlaceAttempt(_Action, tag="place_attempt"):
     resume_path: str | None = None
     resume_step: int = 0
     spare_nodes: tuple[str, ...] = ()
+    yielded: int = 0
 
 
 class AnnounceView(_Action, tag="announce_view"):

@@ -31,8 +31,8 @@ def wanted(attempt: AttemptFact) -> int:
 
 def gives(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
     """It leaves because an urgent job needs its devices, and no person asks for that."""
-    life = (replica.index, replica.incarnation)
-    return any(life in request.gives for request in snapshot.requests if request.state is RequestState.TAKEN)
+    named = (replica.index, replica.incarnation)
+    return any(named in request.gives for request in snapshot.requests if request.state is RequestState.TAKEN)
 
 
 def room(snapshot: JobSnapshot, *, lost: frozenset[int] = NOBODY) -> int:

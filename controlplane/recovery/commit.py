@@ -142,6 +142,7 @@ def _create_attempt(rows: JobRows, change: kinds.CreateAttempt) -> None:
         resume_path=new.resume_path,
         checkpoint_dir=new.checkpoint_dir,
         max_contributors=new.max_contributors,
+        yielded=new.yielded,
     )
     Job.objects.filter(pk=job.pk).update(committed_step=new.resume_step)
     job.committed_step = new.resume_step

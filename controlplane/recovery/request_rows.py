@@ -123,7 +123,7 @@ def ask_to_yield(urgent: Job, asks: CreatePreemption) -> None:
     ask(
         RequestKind.PREEMPT, QUEUE, asks.why,
         job=Job.objects.get(pk=asks.victim), later=True, urgent=urgent, attempt=asks.attempt, value=asks.lost_gpu_s,
-        gives=[list(life) for life in asks.gives],
+        gives=[list(named) for named in asks.gives],
     )  # fmt: skip
 
 

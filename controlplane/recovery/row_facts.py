@@ -55,6 +55,7 @@ def attempt_of(row: Attempt) -> facts.Attempt:
         resume_path=row.resume_path,
         checkpoint_dir=row.checkpoint_dir,
         max_contributors=row.max_contributors,
+        yielded=row.yielded,
         end_reason=row.end_reason,
     )
 

@@ -6,7 +6,9 @@ that make some yield to others. Faults and people strike as in `mixed`, and at t
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from controlplane.policy.config import PolicyConfig
 from controlplane.protocol.spec import (
@@ -71,6 +73,8 @@ def drawn(seed: int, jobs: int | None = None) -> Draw:
     chance = random.Random(f"crowd {seed}")
     count = jobs or chance.choice((2, 3, 3, 4, 5, 6))
     plans = [JobPlan(name=f"job-{n}", spec=_spec(chance), arrives_s=_arrives_s(chance, n)) for n in range(1, count + 1)]
+    grows = random.Random(f"crowd elastic {seed}")
+    plans = [replace(plan, spec=_elastic(plan.spec)) if grows.random() < 0.3 else plan for plan in plans]
     theme = chance.choice((*THEMES, "", ""))
     counts = {name: chance.randrange(1, most + 1) for name, most in THEMES.get(theme, {}).items() if name != "requests"}
     timing = Timing(
@@ -113,6 +117,11 @@ def _spec(chance: random.Random) -> TrainSpec:
             preempt_grace_s=chance.choice((3.0, 10.0, 20.0)),
         ),
     )
+
+
+def _elastic(spec: TrainSpec) -> TrainSpec:
+    """It may start with fewer replicas than it asks for."""
+    return msgspec.structs.replace(spec, scheduling=msgspec.structs.replace(spec.scheduling, elastic=True))
 
 
 def _layout(chance: random.Random) -> Parallelism:

@@ -9,13 +9,25 @@ benchmarks and by properties of the queue over many seeds.
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+
+import msgspec
 
 from controlplane.changes.assembly.queue import HOUR_S, Asks, Held, Trained, holder_of, stake_of
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.queue.place import HAS_ROOM
-from controlplane.policy.queue.rows import Demand, Entry, Holder, Lender, Pending, QueueFleet, QueuePlan, config_of
+from controlplane.policy.queue.rows import (
+    Demand,
+    Entry,
+    Holder,
+    Lender,
+    Pending,
+    QueueFleet,
+    QueuePlan,
+    Share,
+    config_of,
+)
 from controlplane.policy.queue.schedule import schedule
 from controlplane.protocol.states import JobState
 
@@ -39,6 +51,7 @@ class Work:
     step_s: float
     start_s: float
     preemptible: bool = True
+    project: str = ""
 
     @property
     def devices(self) -> int:
@@ -106,7 +119,8 @@ def least_lost(queue: "Queue", plan: QueuePlan) -> Sequence[str]:
 
 class Queue:
     """A fleet and its jobs. `choice`: who yields, of those that may; `on_pass`: a plan was made, nobody has
-    moved yet. `saves`: who yields saves first; else it leaves at once, and loses what no checkpoint holds."""
+    moved yet. `saves`: who yields saves first; else it leaves at once, and loses what no checkpoint holds. `projects`:
+    their quotas."""
 
     def __init__(
         self,
@@ -117,10 +131,12 @@ class Queue:
         policy: PolicyConfig | None = None,
         choice: Choice = least_lost,
         saves: bool = True,
+        projects: Sequence[Share] = (),
     ) -> None:
         self.policy = policy or PolicyConfig()
         self.config, self.choice, self.saves = config_of(self.policy), choice, saves
         self.courses = {work.id: Course(work) for work in works}
+        self.projects = tuple(projects)
         self.size, self.free = of_each, {f"node-{number:03d}": of_each for number in range(nodes)}
         self.now_s, self.passes = 0.0, 0
         self.on_pass: Callable[[QueuePlan], None] = lambda plan: None
@@ -189,23 +205,35 @@ class Queue:
                     priority=work.priority,
                     submitted_s=work.arrives_s,
                     demand=work.demand,
+                    project=work.project,
+                    preemptible=work.preemptible,
                 )
+
+    def shares(self) -> tuple[Share, ...]:
+        """Each project with what its jobs have now."""
+        used = Counter[str]()
+        for course in self._arrived:
+            used[course.work.project] += course.work.devices if course.placed_s is not None else 0
+        return tuple(msgspec.structs.replace(share, used=used[share.name]) for share in self.projects)
 
     def fleet(self) -> QueueFleet:
         """As the plan is given it."""
         lenders = (Lender(id=node, usable={MODEL: self.size}, free={MODEL: free}) for node, free in self.free.items())
         highest = max((course.work.priority for course in self._arrived if course.waits), default=0)
+        projects = self.shares()
+        over = {share.name for share in projects if share.quota is not None and share.used > share.quota}
         asked = (at_s for course in self._arrived for at_s in course.asked)
         return QueueFleet(
             nodes=tuple(lenders),
-            holders=tuple(self._holder(each, highest) for each in self._arrived if each.placed_s is not None),
+            holders=tuple(self._holder(each, highest, over) for each in self._arrived if each.placed_s is not None),
             preempted=sum(self.now_s - at_s <= HOUR_S for at_s in asked),
+            projects=projects,
         )
 
-    def _holder(self, course: Course, highest: int) -> Holder:
+    def _holder(self, course: Course, highest: int, over: Collection[str]) -> Holder:
         work, now_s, placed_s = course.work, self.now_s, course.placed_s
         assert placed_s is not None, "it holds devices"
-        may = work.preemptible and course.left_s is None and work.priority < highest
+        may = work.preemptible and course.left_s is None and (work.priority < highest or work.project in over)
         trained = Trained(
             attempt=len(course.began),
             begun_s=placed_s,
@@ -230,6 +258,7 @@ class Queue:
             recent=(work.step_s,) * 3,
             yields_to=course.urgent if course.left_s is not None else None,
             stake=stake_of(trained, self.policy) if may else None,
+            project=work.project,
         )
         return holder_of(held, now_s)
 

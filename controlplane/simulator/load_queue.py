@@ -143,7 +143,7 @@ def _holders(jobs: Mapping[str, Rows], queue: list[Pending], config: PolicyConfi
                 recent=rows.calm[:RECENT],
                 yields_to=yields[0].urgent if yields else None,
                 stake=_stake(rows, config, now_s) if able and not asked else None,
-                gives={life for row in gives for life in row.gives},
+                gives={named for row in gives for named in row.gives},
                 gives_to=gives[0].urgent if gives else "",
                 pieces=[_piece(row) for row in rows.replicas.values()],
                 least=spec.resources.min_replicas,

@@ -62,6 +62,7 @@ class MemoryRows:
             resume_path=row.resume_path,
             checkpoint_dir=row.checkpoint_dir,
             max_contributors=row.max_contributors,
+            yielded=row.yielded,
             end_reason=row.end_reason,
         )
 

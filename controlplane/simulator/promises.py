@@ -141,11 +141,13 @@ class Promises:
         rows, spec = run.rows, run.spec
         attempt, expect = rows.attempt, run.checkers.expect
         assert attempt is not None, "it was just placed"
-        wanted = replica_count(spec) if is_first else max(1, spec.resources.min_replicas)
+        whole = is_first and not spec.scheduling.elastic
+        wanted = replica_count(spec) if whole else max(1, spec.resources.min_replicas)
+        starts = attempt.replicas - attempt.yielded
         placed = sum(len(row.placements) for row in rows.replicas.values() if row.attempt == attempt.number)
-        expect(attempt.replicas >= wanted, f"I-gang: starts with {attempt.replicas} of {wanted} replicas")
-        whole = attempt.replicas * ranks_per_replica(attempt.layout)
-        expect(placed == whole, f"I-gang: starts with {placed} of {whole} ranks")
+        expect(starts >= wanted, f"I-gang: starts with {starts} of {wanted} replicas")
+        ranks = starts * ranks_per_replica(attempt.layout)
+        expect(placed == ranks, f"I-gang: starts with {placed} of {ranks} ranks")
         promise = self._open.pop(run.id, None)
         if promise is None:
             return

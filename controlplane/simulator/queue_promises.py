@@ -1,19 +1,20 @@
 """What the queue promises, watched over days of a small fleet (`intervals`): seeds of it, and what they break.
 
-A gang starts whole (the fleet asserts it). Nobody yields before its time or too often. What is first in line starts
-when it fits. Backfill delays no head: its expected start never moves back while nobody new is ahead of it, and it keeps
-it; but while somebody yields, who is counted as gone and leaves when its save is done. Every job that the fleet could
-hold ends.
+A gang starts whole (the fleet asserts it). No project exceeds its quota and what others lend it. Nobody yields before
+its time or too often. What is first in line starts when it fits. Backfill delays no head: its expected start never
+moves back while nobody new is ahead of it, and it keeps it; but while somebody yields, who is counted as gone and
+leaves when its save is done, and a head whose project has a quota has no promise. Every job that the fleet and its
+project's quota could hold ends.
 """
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controlplane.changes.assembly.queue import HOUR_S
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.queue.place import HAS_ROOM, Turn
-from controlplane.policy.queue.rows import QueuePlan
+from controlplane.policy.queue.rows import Pending, QueuePlan, Share
 from controlplane.simulator.intervals import Queue, Work
 
 STEPS_S = (1.0, 5.0, 20.0)
@@ -37,7 +38,7 @@ class Watch:
 
     def __init__(self, queue: Queue) -> None:
         self.violations: list[str] = []
-        self.preemptions, self.queue = 0, queue
+        self.preemptions, self.borrows, self.queue = 0, 0, queue
         self._head: Expected | None = None
         self._choice = queue.choice
         queue.on_pass, queue.choice = self.planned, self.chosen
@@ -49,23 +50,51 @@ class Watch:
         if first.turn in HAS_ROOM and not first.may_start:
             self._say(f"work: {first.job.id} is first in line, fits and may not start")
         self._expects(plan)
-        if not starts and first.turn not in (Turn.NO_ROOM, Turn.TOO_LARGE, Turn.HELD):
+        self._within(next((each.job for each in plan.entries if each.may_start and each.turn in HAS_ROOM), None))
+        if not starts and first.turn not in (Turn.NO_ROOM, Turn.TOO_LARGE, Turn.HELD, Turn.QUOTA):
             self._say(f"work: {first.job.id} is first in line ({first.turn}), and nothing starts")
+
+    def _within(self, starts: Pending | None) -> None:
+        """It takes no more than its project has and what others lend and do not use."""
+        shares = {share.name: share for share in self.queue.shares() if share.quota is not None}
+        share = shares.pop(starts.project, None) if starts is not None else None
+        if starts is None or share is None or share.quota is None:
+            return
+        over = share.used + self.queue.courses[starts.id].work.devices - share.quota
+        lent = 0
+        for other in shares.values():
+            unused = (other.quota or 0) - other.used
+            lent += unused if other.lend is None or unused < 0 else min(unused, other.lend)
+        most = max(0, lent if share.borrow is None else min(lent, share.borrow))
+        self.borrows += over > 0
+        if over > (most if starts.preemptible else 0):
+            self._say(f"quota: {starts.id} of {starts.project} takes {over} beyond its quota, {most} are lent")
+
+    def _owes(self, job: str, head: Pending) -> bool:
+        """Its project has more than its quota, and the head no more than its own."""
+        shares = {share.name: share for share in self.queue.shares() if share.quota is not None}
+        mine, its = shares.get(head.project), shares.get(self.queue.courses[job].work.project)
+        if mine is None or its is None or mine is its:
+            return False
+        need = self.queue.courses[head.id].work.devices
+        return its.used > (its.quota or 0) and mine.used + need <= (mine.quota or 0)
 
     def _expects(self, plan: QueuePlan) -> None:
         now_s, known = self.queue.now_s, self._head
         entry = next((each for each in plan.entries if each.job.id == plan.head), None)
         if known is not None and self.queue.courses[known.job].waits:
             here = next(each for each in plan.entries if each.job.id == known.job)
-            before = {each.job.id for each in plan.entries[: here.place - 1]}
+            before = _ahead(plan, here.place)
             if before <= known.ahead and now_s > known.at_s + LATE_S:
                 self._say(f"head: {known.job} was to start by {known.at_s:.0f} s, and waits")
                 self._head = None
         yields = any(course.left_s is not None for course in self.queue.courses.values())
-        if entry is None or entry.expected_s is None or yields:
+        # Whose project has a quota may be kept waiting by what others need of theirs.
+        borrows = entry is not None and any(entry.job.project == share.name for share in self.queue.projects)
+        if entry is None or entry.expected_s is None or yields or borrows:
             self._head = None
             return
-        ahead = frozenset(each.job.id for each in plan.entries[: entry.place - 1])
+        ahead = _ahead(plan, entry.place)
         stands = known is not None and known.job == plan.head and ahead <= known.ahead
         if stands and known is not None and entry.expected_s > known.at_s + LATE_S:
             self._say(f"head: {known.job} is expected at {entry.expected_s:.0f} s, {known.at_s:.0f} s were promised")
@@ -87,7 +116,8 @@ class Watch:
                 self._say(f"thrash: {job} yields {ran_s:.0f} s after it began")
             if lately > policy.max_preemptions_of_job:
                 self._say(f"thrash: {job} yields {lately} times within an hour")
-            if course.work.priority >= head.priority or not course.work.preemptible:
+            outranked = course.work.priority < head.priority or self._owes(job, head)
+            if not outranked or not course.work.preemptible:
                 self._say(f"thrash: {job} yields to {head.id}, and need not")
         fleet = sum(queue.now_s - at_s <= HOUR_S for each in queue.courses.values() for at_s in each.asked)
         if fleet + len(found) > policy.max_preemptions:
@@ -99,11 +129,18 @@ class Watch:
         sizes = (self.queue.size, len(self.queue.free))
         for course in self.queue.courses.values():
             fits = course.work.of_each <= sizes[0] and course.work.nodes <= sizes[1]
+            quotas = (share.quota for share in self.queue.projects if share.name == course.work.project)
+            fits = fits and all(quota is None or course.work.devices <= quota for quota in quotas)
             if course.ended_s is None and fits:
                 self._say(f"starve: {course.work.id} has not ended, and began {len(course.began)} times")
 
     def _say(self, text: str) -> None:
         self.violations.append(f"{self.queue.now_s:.0f} {text}")
+
+
+def _ahead(plan: QueuePlan, place: int) -> frozenset[str]:
+    """Ids of those before it; whoever waits for its project's quota alone is not, until it may start."""
+    return frozenset(each.job.id for each in plan.entries[: place - 1] if each.turn is not Turn.QUOTA)
 
 
 def drawn(seed: int) -> Queue:
@@ -117,7 +154,29 @@ def drawn(seed: int) -> Queue:
         max_preemptions_of_job=draw.choice((1, 2)),
     )
     works = [_work(draw, number, nodes, of_each) for number in range(draw.randrange(5, 30))]
-    return Queue(works, nodes, of_each, policy=policy)
+    share = random.Random(f"queue projects {seed}")
+    projects = _projects(share, nodes * of_each) if share.random() < 0.5 else ()
+    if projects:
+        works = [replace(work, project=share.choice((*(each.name for each in projects), ""))) for work in works]
+    return Queue(works, nodes, of_each, policy=policy, projects=projects)
+
+
+def _projects(draw: random.Random, devices: int) -> tuple[Share, ...]:
+    """Two or three, whose quotas are the fleet together, or nearly."""
+    names, left, found = ("blue", "green", "red")[: draw.choice((2, 3))], devices, list[Share]()
+    for name in names:
+        quota = left if name == names[-1] else draw.randint(0, left)
+        left -= quota
+        found.append(
+            Share(
+                name=name,
+                quota=quota,
+                borrow=draw.choice((None, None, 0, 4)),
+                lend=draw.choice((None, None, 0, 4)),
+                weight=draw.choice((1, 1, 2)),
+            )
+        )
+    return tuple(found)
 
 
 def _work(draw: random.Random, number: int, nodes: int, of_each: int) -> Work:

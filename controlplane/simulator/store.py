@@ -309,6 +309,7 @@ class Store(Processes):
             resume_path=new.resume_path,
             checkpoint_dir=new.checkpoint_dir,
             max_contributors=new.max_contributors,
+            yielded=new.yielded,
         )
         rows.committed_step = new.resume_step
         rows.view, rows.install, rows.commanded, rows.installed_s, rows.views = None, None, None, None, {}

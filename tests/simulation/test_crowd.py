@@ -325,3 +325,25 @@ def test_the_command_line_runs_worlds_of_several_jobs(capsys: pytest.CaptureFixt
     assert "job-2: lifecycle" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["--jobs", "2"])
+
+
+def test_an_elastic_job_starts_with_what_there_is_and_grows_when_the_others_have_ended() -> None:
+    spec = job_spec(spare_gpus=0, steps=100_000)
+    grows = msgspec.structs.replace(spec, scheduling=Scheduling(priority=300, elastic=True))
+    first = JobPlan(name="elastic", spec=grows, arrives_s=5.0)
+    nodes = {f"node-{index}": 2 for index in range(3)}
+    two = msgspec.structs.replace(small(500, steps=40), resources=Resources(nodes=2, gpus_per_node=2))
+    world = World(5, plan=WorldPlan(spec=two, name="small", others=(first,), nodes=nodes), config=crowd.CONFIG)
+    world.start()
+    world.kernel.run(30.0)
+    other, elastic = both(world)
+    attempt = elastic.rows.attempt
+    assert attempt is not None and other.rows.state is JobState.RUNNING
+    assert (attempt.replicas, attempt.yielded, elastic.rows.state) == (3, 2, JobState.RUNNING)
+    world.kernel.run(140.0)
+    assert other.rows.state is JobState.SUCCEEDED
+    assert (attempt.number, attempt.yielded, len(elastic.rows.replicas)) == (1, 0, 3)
+    assert {str(row.state) for row in elastic.rows.replicas.values()} == {"active"}
+    assert all(row.contributing for row in elastic.rows.replicas.values())
+    world.judge()
+    clean(world)

@@ -4,6 +4,7 @@ begins to occur fails here until it is taken off."""
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 
 import msgspec
@@ -11,7 +12,7 @@ import pytest
 
 from controlplane.policy.config import PolicyConfig
 from controlplane.protocol.frames import NodeCheck
-from controlplane.protocol.spec import FaultSchedule, Scheduling
+from controlplane.protocol.spec import FaultSchedule, Resources, Scheduling
 from controlplane.protocol.states import Mode, RequestKind, Verdict
 from controlplane.simulator import crowd
 from controlplane.simulator.extras import Extras
@@ -24,6 +25,7 @@ from tests.simulation.living import ACTIONS, COMMANDS, Living, fields
 NOT_YET = {
     "JobFact.end_held_until_s": "no step is computed again",
     "CheckpointFact.holders": "no checkpoint lies on the nodes' own disks",
+    "Victim.borrows": "no world has projects",
 }
 NO_ACTION: dict[str, str] = {}
 NO_COMMAND = {"order_recompute": "no step is computed again"}
@@ -332,11 +334,14 @@ def queue(found: Living) -> None:
         nodes={f"node-{index}": 2 for index in range(3)},
         timing=Timing(saves_asked=True),
     )
-    world = World(22, plan=plan, config=crowd.CONFIG)
-    found.watch(world)
-    world.start()
-    world.kernel.run(150.0)
-    found.ended(world)
+    small = msgspec.structs.replace(urgent, resources=Resources(nodes=1, gpus_per_node=2))
+    one = replace(plan, others=(JobPlan(name="small", spec=small, arrives_s=40.0),))
+    for each in (plan, one):
+        world = World(22, plan=each, config=crowd.CONFIG)
+        found.watch(world)
+        world.start()
+        world.kernel.run(150.0)
+        found.ended(world)
 
 
 SCENES: tuple[Callable[[Living], None], ...] = (

@@ -5,7 +5,10 @@ from controlplane.protocol.spec import TrainSpec, ranks_per_replica, replica_cou
 
 
 def first_demand(spec: TrainSpec) -> Demand:
-    """Of a job that has never been placed: all that it asks for, its spares too (`lifecycle.first_attempt`)."""
+    """Of a job that has never been placed: all that it asks for, its spares too (`lifecycle.first_attempt`); of an
+    elastic one as much as of one that has trained."""
+    if spec.scheduling.elastic:
+        return later_demand(spec)
     asked, ranks, replicas = spec.resources, ranks_per_replica(spec.parallelism), replica_count(spec)
     return Demand(
         devices=asked.nodes * asked.gpus_per_node,

@@ -8,7 +8,7 @@ back. Never so many that fewer than `min_replicas` that hold the newest state wo
 
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import attempt_live, holds_state, installed, is_left_out, is_member, live_replicas
-from controlplane.policy.plan import Action, Decision, OrderOut, SetYielded
+from controlplane.policy.plan import Action, Decision, OrderOut, Scalar, SetYielded
 from controlplane.policy.request_facts import RequestFact
 from controlplane.policy.requests import GIVE, answer, ended_early, of_kind
 from controlplane.policy.snapshot import AttemptFact, JobSnapshot, ReplicaFact
@@ -60,7 +60,8 @@ def _take(request: RequestFact, attempt: AttemptFact, who: tuple[ReplicaFact, ..
         f"Replica {names} leaves by a view and ends when it has committed a step; {number_of(stay, 'replica')}"
         f" {'trains' if stay == 1 else 'train'} on and lose nothing. It is taken back when there is room."
     )
-    evidence = {"gives": names, "stay": stay, "asked": attempt.replicas, "expected_gpu_s": request.value}
+    evidence: dict[str, Scalar] = {"gives": names, "stay": stay, "asked": attempt.replicas}
+    evidence["expected_gpu_s"] = request.value
     yielded = SetYielded(number=attempt.number, replicas=attempt.yielded + len(who))
     return answer(RULE, request, RequestState.TAKEN, sentence, *moves, yielded, evidence=evidence)
 

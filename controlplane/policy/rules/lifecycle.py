@@ -34,6 +34,7 @@ from controlplane.policy.plan import (
     SetJobState,
 )
 from controlplane.policy.queue.place import QueuePlace
+from controlplane.policy.slots import wanted
 from controlplane.policy.snapshot import JobSnapshot, Placement
 from controlplane.policy.timeouts import grace_needed_s
 from controlplane.policy.titles import number_of
@@ -86,15 +87,23 @@ def place_attempt(snapshot: JobSnapshot, pool: Pool, layout: Layout, spare_nodes
     placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism), tp=layout.parallelism.tp)
     nodes = frozenset(place.node_id for replica in placements for place in replica)
     trusted = newest_loadable(snapshot.checkpoints, layout.parallelism, nodes)
+    later = _later(snapshot.job.spec, layout)
     return PlaceAttempt(
         number=max(snapshot.attempt.number if snapshot.attempt else 0, snapshot.job.ahead.attempt) + 1,
         epoch=max(snapshot.job.epoch, snapshot.job.ahead.epoch) + 1,
-        layout=layout.parallelism,
+        layout=msgspec.structs.replace(layout.parallelism, dp=layout.replicas + later),
         placements=placements,
+        yielded=later,
         resume_path=trusted.path if trusted else None,
         resume_step=trusted.step if trusted else 0,
         spare_nodes=spare_nodes,
     )
+
+
+def _later(spec: TrainSpec, layout: Layout) -> int:
+    """How many more replicas of this layout an elastic job takes when there is room; another layout grows into none."""
+    same = ranks_per_replica(layout.parallelism) == ranks_per_replica(spec.parallelism)
+    return replica_count(spec) - layout.replicas if spec.scheduling.elastic and same else 0
 
 
 def spare_nodes(spec: TrainSpec, pool: Pool, placements: tuple[tuple[Placement, ...], ...]) -> tuple[str, ...]:
@@ -128,10 +137,10 @@ def _place(snapshot: JobSnapshot, config: PolicyConfig) -> Decision:
         return _queued(snapshot, snapshot.queue)
     pool = _open_pool(snapshot, config)
     try:
-        layout, placements, spares = _arrange(snapshot, config, pool)
+        layout, placements, spares, used = _arrange(snapshot, config, pool)
     except PolicyError as error:
         return _wait(snapshot, f"{error}.{left_out(snapshot)}", pool.size)
-    order = place_attempt(snapshot, first_pool(spec, pool) if snapshot.attempt is None else pool, layout, spares)
+    order = place_attempt(snapshot, used, layout, spares)
     assert order.placements == placements, "placing is deterministic"
     nodes = sorted({p.node_id for replica in placements for p in replica})
     return Decision(
@@ -177,17 +186,23 @@ def _open_pool(snapshot: JobSnapshot, config: PolicyConfig) -> Pool:
 
 def _arrange(
     snapshot: JobSnapshot, config: PolicyConfig, pool: Pool
-) -> tuple[Layout, tuple[tuple[Placement, ...], ...], tuple[str, ...]]:
+) -> tuple[Layout, tuple[tuple[Placement, ...], ...], tuple[str, ...], Pool]:
+    """With the part of the pool that it takes. A first attempt has the shape that was asked for, or, of an elastic job
+    for which there is no room so, any."""
     spec = snapshot.job.spec
     if snapshot.attempt is None:
         need = gang(snapshot, replica_count(spec), spec.parallelism)
         need = msgspec.structs.replace(need, of_each=spec.resources.gpus_per_node)
         require(snapshot, need, config.fresh_s)
-        return first_attempt(spec, pool)
+        try:
+            return *first_attempt(spec, pool), first_pool(spec, pool)
+        except PolicyError:
+            if not may_start_smaller(spec, pool):
+                raise
     layout = layout_for(snapshot, pool)
     require(snapshot, gang(snapshot, layout.replicas, layout.parallelism), config.fresh_s)
     placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism), tp=layout.parallelism.tp)
-    return layout, placements, best_effort_spares(spec, pool, placements)
+    return layout, placements, best_effort_spares(spec, pool, placements), pool
 
 
 def gang(snapshot: JobSnapshot, replicas: int, parallelism: Parallelism) -> Need:
@@ -211,6 +226,12 @@ def first_attempt(spec: TrainSpec, pool: Pool) -> tuple[Layout, tuple[tuple[Plac
         wanted = spec.resources.gpu_type
         raise Unsatisfiable(f"{error} (of type {wanted})" if wanted else str(error)) from error
     return plan_layout(spec, max(replicas * per_replica, pool.size)), placements, spares
+
+
+def may_start_smaller(spec: TrainSpec, pool: Pool) -> bool:
+    """An elastic job need not wait for all that it asks for: the pool has room for `min_replicas`."""
+    least = max(1, spec.resources.min_replicas) * ranks_per_replica(spec.parallelism)
+    return spec.scheduling.elastic and pool.size >= least
 
 
 def first_pool(spec: TrainSpec, pool: Pool) -> Pool:
@@ -340,7 +361,7 @@ def _first_view(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, 
         Decision(
             rule=RULE,
             choice="first_view",
-            reason_code="all_joined" if len(joined) == attempt.replicas else "setup_time_over",
+            reason_code="all_joined" if len(joined) == wanted(attempt) else "setup_time_over",
             sentence=f"{len(joined)} of {attempt.replicas} replicas are up: view {view.epoch} starts training.",
             key=f"first_view:{attempt.number}:{view.epoch}:{','.join(tag(r) for r in joined)}",
             actions=(AnnounceView(view=view),),

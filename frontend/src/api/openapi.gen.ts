@@ -4471,9 +4471,12 @@ export interface components {
          * Scheduling
          * @description `priority`: of the jobs that wait for devices the one with the higher priority starts first, and jobs that run
          *         with a lower one may have to yield their devices to it, unless they are not `preemptible`. `preempt_grace_s`: to
-         *         save in before a preemption, and between SIGTERM and SIGKILL.
+         *         save in before a preemption, and between SIGTERM and SIGKILL. `elastic`: where not all replicas fit, it starts with
+         *         `min_replicas` or more, wherever devices are, and takes the others one by one when there is room.
          */
         Scheduling: {
+            /** @default false */
+            elastic: boolean;
             /** @default 60 */
             preempt_grace_s: number;
             /** @default true */
@@ -5029,6 +5032,7 @@ export interface components {
             resources: components["schemas"]["Resources"];
             /**
              * @default {
+             *       "elastic": false,
              *       "preempt_grace_s": 60,
              *       "preemptible": true,
              *       "priority": 500

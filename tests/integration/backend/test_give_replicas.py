@@ -2,10 +2,11 @@
 
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from controlplane.jobs.models import Attempt, Job, Replica
-from controlplane.jobs.services import cancel_job
+from controlplane.jobs.services import cancel_job, submit_job
 from controlplane.protocol import frames
 from controlplane.protocol import spec as specs
 from controlplane.recovery import queue_view
@@ -22,6 +23,7 @@ from tests.integration.backend.builders import (
     ref_of,
     run_job,
 )
+from tests.integration.backend.conftest import job_spec
 from tests.integration.backend.test_make_room import asked, state
 from tests.integration.backend.test_preemption import job_of, leave, train
 from tests.integration.backend.test_queue import submitted
@@ -142,3 +144,28 @@ def test_while_it_waits_for_room_to_grow_it_looks_again_by_its_own_timer() -> No
     Attempt.objects.filter(job=long).update(yielded=1)
     reconcile_job(long.id)
     assert job_of(long).due_at is not None
+
+
+def test_an_elastic_job_starts_with_one_replica_and_takes_the_other_when_there_is_room() -> None:
+    fleet = make_fleet(2)
+    first = submitted("first", nodes=1)
+    reconcile_job(first.id)
+    train(fleet, first, 0)
+    spec = job_spec(
+        resources=specs.Resources(nodes=2, gpus_per_node=2),
+        parallelism=specs.Parallelism(tp=1, pp=2),
+        scheduling=specs.Scheduling(elastic=True),
+    )
+    named = msgspec.structs.replace(spec, metadata=specs.Metadata(name="elastic"))
+    job = submit_job(named, owner="ada", actor="ada")
+    reconcile_job(job.id)
+    attempt = attempt_of(job)
+    assert (attempt.replicas, attempt.yielded, attempt.max_contributors) == (2, 1, 2)
+    train(fleet, job, 0)
+    reconcile_job(job.id)
+    assert (state(job), attempt_of(job).yielded) == ("running", 1), "there is no room"
+    cancel_job(first.id, reason="done", actor="ada")
+    reconcile_job(first.id)
+    leave(fleet, first)
+    reconcile_job(job.id)
+    assert (states(job), attempt_of(job).yielded) == ([(0, 1, "active"), (1, 1, "forming")], 0)

@@ -89,7 +89,7 @@ def test_without_lending_a_job_over_its_quota_waits_and_says_why_though_devices_
     assert state(mine) == "starting", "it keeps nothing from other projects"
 
 
-def test_the_name_of_a_private_project_that_borrows_is_not_told() -> None:
+def test_a_private_project_that_borrows_is_not_named() -> None:
     fleet = make_fleet(2)
     project("red", quota_gpus=2)
     project("secret", quota_gpus=0, visibility=Visibility.PRIVATE)

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from controlplane.policy.queue import preempt
 from controlplane.policy.queue.schedule import Planning
+from controlplane.policy.queue.shares import Shares
 from controlplane.simulator import choices
 from controlplane.simulator.intervals import Queue, Work, least_lost
 from controlplane.simulator.queue_promises import Watch, watched
@@ -41,6 +42,12 @@ def test_no_promise_is_broken() -> None:
     watches = [watched(seed) for seed in SEEDS]
     assert [watch.violations for watch in watches] == [[] for _ in SEEDS]
     assert sum(watch.preemptions for watch in watches) > 0, "somebody yields in them"
+    assert sum(watch.borrows for watch in watches) > 0, "some project borrows in them"
+
+
+def test_a_plan_that_minds_no_quota_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Shares, "refuses", lambda self, job: ("", ""))
+    assert "quota:" in broken()
 
 
 def test_backfill_that_asks_no_claim_delays_heads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,8 +58,8 @@ def test_backfill_that_asks_no_claim_delays_heads(monkeypatch: pytest.MonkeyPatc
 def test_a_choice_that_leaves_nobody_alone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     real = preempt.may_yield
 
-    def soon(holder: object, head: object, config: object, now_s: float) -> bool:
-        return real(holder, head, config, now_s + NEVER)  # type: ignore[arg-type]
+    def soon(holder: object, head: object, config: object, now_s: float, shares: object) -> bool:
+        return real(holder, head, config, now_s + NEVER, shares)  # type: ignore[arg-type]
 
     monkeypatch.setattr(preempt, "may_yield", soon)
     assert broken() == ["thrash:"]

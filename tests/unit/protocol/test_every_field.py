@@ -128,6 +128,8 @@ ELSEWHERE: dict[str, str] = {
     "/metadata/labels": f"{JOBS}::test_jobs_are_listed_by_all_the_labels_that_are_asked_for",
     "/spec/scheduling/priority": "tests/integration/backend/test_queue.py"
     "::test_of_two_jobs_on_a_full_fleet_the_urgent_one_starts_first_whoever_is_asked_first",
+    "/spec/scheduling/elastic": "tests/unit/policy/test_elastic_start.py"
+    "::test_it_starts_with_what_fits_and_has_places_for_the_rest",
     "/spec/scheduling/preemptible": "tests/integration/backend/test_make_room.py"
     "::test_a_job_that_is_not_preemptible_keeps_its_devices",
     "/spec/resources/spares/warm": "tests/unit/policy/test_spares.py::test_cold_spares_are_reserved_and_not_warmed",
