@@ -72,9 +72,6 @@ SAID = {
     "incident-fleet": ("XID 79: GPU has fallen off the bus", "no job was hit", "since the fault"),
 }
 UNSAID = {
-    "projects": ("GPUs by project, as the queue counts them now.", "default", "no limit"),
-    "project": ("GPUs of its own", "No members"),
-    "jobs-of-project": ("default / ",),
     "node": ("Receives work.",),
     "job": ("priority", "Priority"),
     "jobs": ("Priority", "0 / 0"),
