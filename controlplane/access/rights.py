@@ -70,12 +70,13 @@ def rights_of_all(asked: Collection[tuple[Any, ApiToken | None]]) -> list[Rights
     ):
         roles[account][project] = Role(role)
     projects = list(Project.objects.values_list("name", "visibility"))
-    return [_rights(user, token, projects, roles[user.pk]) for user, token in asked]
+    return [rights_among(user, token, projects, roles[user.pk]) for user, token in asked]
 
 
-def _rights(
+def rights_among(
     user: Any, token: ApiToken | None, projects: Sequence[tuple[str, str]], roles: Mapping[str, Role]
 ) -> Rights | None:
+    """`rights_of` by these rows: each project's name and visibility, and the account's roles by project. Pure."""
     own = scope_of(user) if user.is_active else None
     if own is None:
         return None
