@@ -248,7 +248,7 @@ INCIDENT: Table = {
     _I.OPEN: {
         _I.RECOVERING: "a decision acts on it",
         _I.MITIGATED: "its node takes no new work; the hardware is out still",
-        _I.RESOLVED: "it went away by itself, or was refuted",
+        _I.RESOLVED: "it went away by itself, was refuted, or all its parts are over",
     },
     _I.RECOVERING: {
         _I.MITIGATED: "the job is done with it; the hardware is out still",

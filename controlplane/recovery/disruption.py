@@ -33,13 +33,17 @@ from controlplane.runtime.locks import lock_fleet, lock_row
 from controlplane.runtime.models import ClockStep
 
 HOUR_S = 3600.0
+MAX_CLOSINGS = 50
+"""Closings further back than this many are not looked for."""
+Closings = dict[str, float]
 POLICY = "policy"
 """Who closes a breaker whose correlated failure is over; no person, so that nothing is counted anew."""
 
 
-def facts() -> DisruptionFact:
-    """What every pass is told. A handful of rows: nothing here grows with the fleet."""
-    closed = _closed_by_people()
+def facts(closed: Closings | None = None) -> DisruptionFact:
+    """What every pass is told. A handful of rows: nothing here grows with the fleet. `closed`: of `closings`, which who
+    asks often reads once."""
+    closed = closings() if closed is None else closed
     since_s = closed.get("", HOUR_S)
     fleet, parts = _acts(since_s)
     for segment in closed.keys() & parts.keys():
@@ -47,9 +51,9 @@ def facts() -> DisruptionFact:
     return DisruptionFact(acts=fleet, of_segments=parts, breakers=tuple(map(_fact, _open())))
 
 
-def facts_of_fleet() -> DisruptionFact:
+def facts_of_fleet(closed: Closings) -> DisruptionFact:
     """With what only the fleet's own pass asks: breakers that were ever opened, and what is suspected still."""
-    told = facts()
+    told = facts(closed)
     opened = Breaker.objects.order_by().values_list("segment").annotate(number=Count("pk"))
     mine = next((row for row in _open() if not row.segment), None)
     still = _still_suspect(mine.opened_at) if mine is not None else set()
@@ -69,14 +73,14 @@ def waits() -> bool:
     return Breaker.objects.filter(closed_at=None).exists() or recent.exists() or bool(suspicions())
 
 
-def recent_acts() -> int:
+def recent_acts(closed: Closings | None = None) -> int:
     """Destructive acts of the budget's window, over the whole fleet."""
-    return windows.within(counts.acts(), "at", _window_s()).count()
+    return windows.within(counts.acts(), "at", _window_s(closed)).count()
 
 
-def suspicions() -> list[tuple[str, int | None]]:
+def suspicions(closed: Closings | None = None) -> list[tuple[str, int | None]]:
     """What findings of the budget's window name, as (node id, device index or None)."""
-    rows = windows.within(counts.suspicions(), "seen_at", _window_s())
+    rows = windows.within(counts.suspicions(), "seen_at", _window_s(closed))
     return [(node_id or "", index) for node_id, index in rows.values_list("node_id", "device_index")]
 
 
@@ -171,12 +175,13 @@ def _fact(row: Breaker) -> BreakerFact:
     return BreakerFact(id=row.id, code=row.code, segment=row.segment, opened_s=at_s, sentence=row.reason)
 
 
-def _closed_by_people() -> dict[str, float]:
+def closings() -> Closings:
     """Seconds since a person last closed one, within the hour, by segment."""
-    rows = windows.within(Breaker.objects.exclude(closed_at=None).exclude(closed_by=POLICY), "closed_at", HOUR_S)
-    steps = windows.known()
-    ages = [(row.segment, _age_s(row.closed_at, steps)) for row in rows.order_by("closed_at")]
-    return dict(ages)
+    people = Breaker.objects.exclude(closed_at=None).exclude(closed_by=POLICY).order_by("-id")
+    rows = list(people.values_list("segment", "closed_at")[:MAX_CLOSINGS])
+    steps = windows.known() if rows else []
+    found = [(segment, _age_s(at, steps)) for segment, at in reversed(rows)]
+    return {segment: age_s for segment, age_s in found if age_s <= HOUR_S}
 
 
 def _age_s(at: datetime | None, steps: list[ClockStep]) -> float:
@@ -184,8 +189,8 @@ def _age_s(at: datetime | None, steps: list[ClockStep]) -> float:
     return max(0.0, windows.age_s(at, steps))
 
 
-def _window_s() -> float:
-    return min(WINDOW_S, _closed_by_people().get("", WINDOW_S))
+def _window_s(closed: Closings | None) -> float:
+    return min(WINDOW_S, (closings() if closed is None else closed).get("", WINDOW_S))
 
 
 def _acts(within_s: float) -> tuple[dict[str, int], dict[str, dict[str, int]]]:

@@ -102,19 +102,20 @@ def load_snapshot(job: Job) -> facts.JobSnapshot:
 
 
 def _fleet() -> Fleet:
-    named = disruption.suspicions()
+    closed = disruption.closings()
+    named = disruption.suspicions(closed)
     sizes = device_counts({node_id for node_id, index in named if index is None})
     clock_set_s, clock_step_s = health_gate.clock_step()
     suspect_nodes = {node_id for node_id, _ in suspect_devices(named, sizes)}
     return Fleet(
-        acts=disruption.recent_acts(),
+        acts=disruption.recent_acts(closed),
         named=named,
         devices=enrolled(Device.objects.all()).count(),
         sizes=sizes,
         clock_set_s=clock_set_s,
         clock_step_s=clock_step_s,
         elsewhere=Elsewhere(segments=_segments_of(suspect_nodes), divided=_is_divided()),
-        disruption=disruption.facts(),
+        disruption=disruption.facts(closed),
     )
 
 

@@ -2413,7 +2413,8 @@ export interface components {
          *         still because of it, as survivors measured it; where nobody survived, from the last step to the first of
          *         the next attempt. Each second is in one incident at most, however many are open: in the one whose decision first
          *         changed who trains in that step, or else in the one that was opened first. `stall_others_s`: how long training
-         *         stood still while it was open because of other incidents, which have these seconds.
+         *         stood still while it was open because of other incidents, which have these seconds. `shared`: one cause
+         *         of incidents of several jobs: segment, node or storage ("": it is not); theirs name it as `part_of`.
          */
         Incident: {
             acknowledged_at: string | null;
@@ -2433,11 +2434,15 @@ export interface components {
             opened_at: string;
             /** @enum {string} */
             outcome: "recovered" | "mitigated" | "lost" | "withdrawn" | "";
+            /** @default null */
+            part_of: string | null;
             phases: components["schemas"]["Phase"][];
             recovered_at: string | null;
             recovery_s: number | null;
             resolution: string;
             resolved_at: string | null;
+            /** @default  */
+            shared: string;
             stall_others_s: number | null;
             stall_s: number | null;
             /** @enum {string} */
@@ -2449,7 +2454,7 @@ export interface components {
          * @description An incident with all that belongs to it. `findings`: what the Flight Recorders of
          *         each hung replica say, with state, culprits, group, operation and sizes; `first_failure`: the
          *         rank that failed first across all that ended by themselves, and the end of its log;
-         *         `stack_groups`: where the training threads of all ranks stood.
+         *         `stack_groups`: where the training threads of all ranks stood; `parts`: of one that several jobs share, theirs.
          */
         IncidentDetail: {
             acknowledged_at: string | null;
@@ -2476,11 +2481,17 @@ export interface components {
             opened_at: string;
             /** @enum {string} */
             outcome: "recovered" | "mitigated" | "lost" | "withdrawn" | "";
+            /** @default null */
+            part_of: string | null;
+            /** @default [] */
+            parts: components["schemas"]["Incident"][];
             phases: components["schemas"]["Phase"][];
             recovered_at: string | null;
             recovery_s: number | null;
             resolution: string;
             resolved_at: string | null;
+            /** @default  */
+            shared: string;
             signals: components["schemas"]["Signal"][];
             /** @default null */
             stack_groups: components["schemas"]["StackGroups"] | null;
