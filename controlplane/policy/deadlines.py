@@ -7,7 +7,7 @@ time to pass is listed here.
 
 from collections.abc import Iterator
 
-from controlplane.policy import consent, flaps, stuck
+from controlplane.policy import consent, flaps, stuck, time_limit
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import (
     attempt_live,
@@ -59,6 +59,8 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
     if snapshot.job.end_held_until_s is not None:
         yield snapshot.job.end_held_until_s
     yield from (*moments(snapshot, config), *consent.moments(snapshot))
+    if (leaves := time_limit.leaves_s(snapshot)) is not None:
+        yield leaves
     attempt = snapshot.attempt
     if attempt is None or not attempt_live(snapshot):
         return

@@ -270,11 +270,13 @@ class Resiliency(_Spec):
 class Scheduling(_Spec):
     """`priority`: of the jobs that wait for devices the one with the higher priority starts first, and jobs that run
     with a lower one may have to yield their devices to it, unless they are not `preemptible`. `preempt_grace_s`: to
-    save in before a preemption, and between SIGTERM and SIGKILL."""
+    save in before a preemption, and between SIGTERM and SIGKILL. `time_limit_s`: so long after its first attempt began
+    the job has ended at the latest, and has saved before (0: no limit)."""
 
     priority: int = 500
     preemptible: bool = True
     preempt_grace_s: float = 60.0
+    time_limit_s: float = 0.0
 
 
 class TrainSpec(_Spec):

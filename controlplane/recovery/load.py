@@ -125,8 +125,11 @@ def _job_fact(job: Job) -> facts.JobFact:
     opened = job.incidents.filter(state__in=LIVE_INCIDENT).aggregate(at=Max("opened_at"))["at"]
     spec = environment.told_to_policy(job)
     training_s, fired = _schedule_position(job) if is_scheduled(spec.resiliency.faults) else (None, 0)
+    limited = spec.scheduling.time_limit_s > 0.0
+    begun = job.attempts.order_by("number").values_list("started_at", flat=True).first() if limited else None
     return facts.JobFact(
         id=job.id,
+        begun_s=begun.timestamp() if begun else None,
         name=job.name,
         state=JobState(job.state),
         spec=spec,

@@ -82,8 +82,11 @@ def _recommended(rows: Rows) -> tuple[Recommendation, ...]:
 
 def _job(rows: Rows) -> JobFact:
     scheduled = is_scheduled(rows.spec.resiliency.faults)
+    first = next((row for row in (*rows.attempts, rows.attempt) if row is not None), None)
+    limited = rows.spec.scheduling.time_limit_s > 0.0
     return JobFact(
         id=rows.job_id,
+        begun_s=first.started_s if first is not None and limited else None,
         name=rows.name,
         state=rows.state,
         spec=rows.spec,
