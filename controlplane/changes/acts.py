@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from controlplane.changes import replicas
+from controlplane.changes.disruption_kinds import CloseBreaker, CountActs, OpenBreaker
 from controlplane.changes.kinds import (
     Bar,
     Change,
-    CloseBreaker,
-    CountActs,
     CreateEviction,
     CreatePreemption,
     Demote,
@@ -21,7 +20,6 @@ from controlplane.changes.kinds import (
     JobKey,
     NodeKey,
     Observe,
-    OpenBreaker,
     Release,
     Reserve,
     Resolve,

@@ -18,7 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from controlplane.policy.asked import Elsewhere
-from controlplane.policy.disruption_facts import DisruptionFact
+from controlplane.policy.disruption_counts import DisruptionCounts
 from controlplane.policy.queue.place import QueuePlace
 from controlplane.policy.recommendation import Recommendation
 from controlplane.policy.request_facts import RequestFact
@@ -332,7 +332,7 @@ class JobSnapshot(_Fact, dict=True):
     requests: tuple[RequestFact, ...] = ()
     queue: QueuePlace | None = None
     recommended: tuple[Recommendation, ...] = ()
-    disruption: DisruptionFact = DisruptionFact()
+    disruption: DisruptionCounts = DisruptionCounts()
 
     @cached_property
     def segments(self) -> Mapping[str, str]:

@@ -1,7 +1,7 @@
 """A job's own time limit: when it is asked to save and leave, and when it has ended at the latest.
 
-The limit counts from the start of the job's first attempt, whatever became of it since: recoveries and preemptions are in
-it. Asked by `lifecycle`, which ends the job, and by `deadlines`. Pure.
+The limit counts from the start of the job's first attempt, whatever became of it since: recoveries and preemptions
+count. Asked by `lifecycle`, which ends the job, and by `deadlines`. Pure.
 """
 
 from controlplane.policy.snapshot import JobSnapshot

@@ -97,7 +97,7 @@ def load_fleet() -> FleetSnapshot:
             named=disruption.suspicions(closed),
             devices=sum(sizes.values()),
             sizes=sizes,
-            disruption=disruption.facts_of_fleet(closed),
+            disruption=disruption.counted_of_fleet(closed),
         ),
         segments=load.segments(),
         drains=drains,

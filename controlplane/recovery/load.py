@@ -115,7 +115,7 @@ def _fleet() -> Fleet:
         clock_set_s=clock_set_s,
         clock_step_s=clock_step_s,
         elsewhere=Elsewhere(segments=_segments_of(suspect_nodes), divided=_is_divided()),
-        disruption=disruption.facts(closed),
+        disruption=disruption.counted(closed),
     )
 
 

@@ -168,7 +168,7 @@ def _fleet(rows: Rows, now_s: float) -> Fleet:
         named=[(s.node_id or "", s.device_index) for s, settled in lately if is_suspicion(s, settled=settled)],
         devices=sum(node.devices for node in rows.nodes.values()),
         sizes=sizes,
-        disruption=rows.budget.fact(now_s, _still_suspect(rows, sizes)),
+        disruption=rows.budget.counted(now_s, _still_suspect(rows, sizes)),
     )
 
 

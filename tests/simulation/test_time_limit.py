@@ -1,4 +1,5 @@
-"""A job with a time limit, under faults: what it committed before it was to leave is saved, and nothing runs at the limit."""
+"""A job with a time limit, under faults: what it had committed when its grace began is saved, and at the limit nothing
+runs."""
 
 import msgspec
 import pytest

@@ -54,7 +54,7 @@ _OUTCOMES = {
 
 
 def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
-    """First match: ended already, cancel, its time limit, finish (once nobody computes steps again), place, first view."""
+    """First match: ended already, cancel, time limit, finish (once nobody computes steps again), place, first view."""
     job = snapshot.job
     if job.state in TERMINAL_JOB:
         return ()
