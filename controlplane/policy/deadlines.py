@@ -58,9 +58,7 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
         yield attempt_due_s(snapshot, config)
     if snapshot.job.end_held_until_s is not None:
         yield snapshot.job.end_held_until_s
-    yield from (*moments(snapshot, config), *consent.moments(snapshot))
-    if (leaves := time_limit.leaves_s(snapshot)) is not None:
-        yield leaves
+    yield from (*moments(snapshot, config), *consent.moments(snapshot), *time_limit.moments(snapshot))
     attempt = snapshot.attempt
     if attempt is None or not attempt_live(snapshot):
         return

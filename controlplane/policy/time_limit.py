@@ -4,6 +4,8 @@ The limit counts from the start of the job's first attempt, whatever became of i
 count. Asked by `lifecycle`, which ends the job, and by `deadlines`. Pure.
 """
 
+from collections.abc import Iterator
+
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.policy.timeouts import grace_needed_s
 
@@ -25,3 +27,9 @@ def leaves_s(snapshot: JobSnapshot) -> float | None:
     settings = snapshot.job.spec.scheduling
     grace_s = max(settings.preempt_grace_s, grace_needed_s(snapshot.learned.save_p95_s))
     return end_s - min(grace_s, MOST_OF_IT * settings.time_limit_s)
+
+
+def moments(snapshot: JobSnapshot) -> Iterator[float]:
+    """When it is to leave, though nothing rings."""
+    if (leaves := leaves_s(snapshot)) is not None:
+        yield leaves

@@ -55,7 +55,7 @@ export interface paths {
         put?: never;
         /**
          * Close a breaker
-         * @description Automation goes on, and counts anew. 409 where it is closed.
+         * @description Automation continues, and counts from zero. 409 where it is closed.
          */
         post: operations["controlplane_api_routers_breakers_close_breaker"];
         delete?: never;
@@ -4092,7 +4092,8 @@ export interface components {
          * Scheduling
          * @description `priority`: of the jobs that wait for devices the one with the higher priority starts first, and jobs that run
          *         with a lower one may have to yield their devices to it, unless they are not `preemptible`. `preempt_grace_s`: to
-         *         save in before a preemption, and between SIGTERM and SIGKILL.
+         *         save in before a preemption, and between SIGTERM and SIGKILL. `time_limit_s`: so long after its first attempt began
+         *         the job has ended at the latest, and has saved before (0: no limit).
          */
         Scheduling: {
             /** @default 60 */
@@ -4101,6 +4102,8 @@ export interface components {
             preemptible: boolean;
             /** @default 500 */
             priority: number;
+            /** @default 0 */
+            time_limit_s: number;
         };
         /**
          * SectionTimeout
@@ -4523,7 +4526,8 @@ export interface components {
              * @default {
              *       "preempt_grace_s": 60,
              *       "preemptible": true,
-             *       "priority": 500
+             *       "priority": 500,
+             *       "time_limit_s": 0
              *     }
              */
             scheduling: components["schemas"]["Scheduling"];
