@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from controlplane.changes import replicas
+from controlplane.changes.disruption_kinds import CloseBreaker, CountActs, OpenBreaker
 from controlplane.changes.kinds import (
     AttemptKey,
     Bar,
     Change,
-    CloseBreaker,
-    CountActs,
     CreateEviction,
     CreatePreemption,
     Demote,
@@ -22,7 +21,6 @@ from controlplane.changes.kinds import (
     JobKey,
     NodeKey,
     Observe,
-    OpenBreaker,
     Release,
     Reserve,
     Resolve,

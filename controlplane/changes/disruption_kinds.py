@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from controlplane.policy.disruption_facts import Act
+from controlplane.policy.disruption_counts import Act
 
 
 @dataclass(frozen=True, slots=True)

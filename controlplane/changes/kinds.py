@@ -10,9 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from controlplane.changes.disruption_kinds import BreakerChange
-from controlplane.changes.disruption_kinds import CloseBreaker as CloseBreaker
-from controlplane.changes.disruption_kinds import CountActs as CountActs
-from controlplane.changes.disruption_kinds import OpenBreaker as OpenBreaker
 from controlplane.changes.rows import Attempt, Diagnostic, Marked
 from controlplane.policy.signals.base import Finding
 from controlplane.policy.snapshot import Placement

@@ -227,6 +227,7 @@ INCIDENTS = (
     Column(title="RESOLVED", show=text("resolved_at"), wide=True),
     Column(title="HARDWARE", show=text("needs_hardware"), wide=True),
     Column(title="ACKNOWLEDGED", show=text("acknowledged_by"), wide=True),
+    Column(title="PART-OF", show=text("part_of"), wide=True),
     Column(title="RESOLUTION", show=text("resolution"), wide=True),
 )
 DECISIONS = (

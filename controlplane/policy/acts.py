@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.disruption import segments_of
-from controlplane.policy.disruption_facts import Act, ActKind
+from controlplane.policy.disruption_counts import Act, ActKind
 from controlplane.policy.facts import Governed
 from controlplane.policy.failures import find_failures
 from controlplane.policy.plan import (

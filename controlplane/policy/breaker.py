@@ -12,7 +12,7 @@ import msgspec
 
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.disruption import CORRELATED, Hold, tripped, tripped_in
-from controlplane.policy.disruption_facts import BreakerFact
+from controlplane.policy.disruption_counts import OpenedBreaker
 from controlplane.policy.facts import correlated_failure_of
 from controlplane.policy.plan import CloseBreaker, Decision, OpenBreaker
 
@@ -60,8 +60,8 @@ def _open(snapshot: "FleetSnapshot", hold: Hold) -> Decision:
 
 
 def _counted(snapshot: "FleetSnapshot", segment: str) -> dict[str, int]:
-    fact = snapshot.disruption
-    done = fact.of_segments.get(segment, {}) if segment else fact.acts
+    counts = snapshot.disruption
+    done = counts.of_segments.get(segment, {}) if segment else counts.acts
     return {f"acts_{kind}": number for kind, number in sorted(done.items())}
 
 
@@ -74,12 +74,12 @@ def _closed(snapshot: "FleetSnapshot", config: PolicyConfig) -> Iterator[Decisio
 
 def _stands(snapshot: "FleetSnapshot", config: PolicyConfig) -> bool:
     """What is open still, of the findings that opened it and of those that came since, would open it again."""
-    fact = snapshot.disruption
-    left = msgspec.structs.replace(snapshot, suspect_devices=fact.still_devices, suspect_nodes=fact.still_nodes)
+    counts = snapshot.disruption
+    left = msgspec.structs.replace(snapshot, suspect_devices=counts.still_devices, suspect_nodes=counts.still_nodes)
     return correlated_failure_of(left, config)
 
 
-def _close(snapshot: "FleetSnapshot", breaker: BreakerFact) -> Decision:
+def _close(snapshot: "FleetSnapshot", breaker: OpenedBreaker) -> Decision:
     left = snapshot.disruption.still_devices
     rest = f"{left} of {snapshot.fleet_devices} devices still look bad" if left else "no device of them looks bad now"
     return Decision(

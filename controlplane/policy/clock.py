@@ -27,6 +27,7 @@ def on_one_clock(snapshot: JobSnapshot) -> JobSnapshot:
             progressed_s=_known(snapshot, job.progressed_s),
             incident_opened_s=_moved(snapshot, job.incident_opened_s),
             looked_s=_moved(snapshot, job.looked_s),
+            begun_s=_moved(snapshot, job.begun_s),
         ),
         attempt=None if attempt is None else _attempt(snapshot, attempt),
         replicas=tuple(_replica(snapshot, replica) for replica in snapshot.replicas),

@@ -7,7 +7,7 @@ time to pass is listed here.
 
 from collections.abc import Iterator
 
-from controlplane.policy import consent, flaps, stuck
+from controlplane.policy import consent, flaps, stuck, time_limit
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import (
     attempt_live,
@@ -58,7 +58,7 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
         yield attempt_due_s(snapshot, config)
     if snapshot.job.end_held_until_s is not None:
         yield snapshot.job.end_held_until_s
-    yield from (*moments(snapshot, config), *consent.moments(snapshot))
+    yield from (*moments(snapshot, config), *consent.moments(snapshot), *time_limit.moments(snapshot))
     attempt = snapshot.attempt
     if attempt is None or not attempt_live(snapshot):
         return

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.disruption_facts import Act, ActKind, DisruptionFact
+from controlplane.policy.disruption_counts import Act, ActKind, DisruptionCounts
 from controlplane.policy.facts import Governed, correlated_failure_of
 
 CORRELATED, BURST = "correlated", "burst"
@@ -123,18 +123,18 @@ class Allowance:
         return True
 
     def _left(self, kind: ActKind, segment: str) -> float:
-        caps, fact = (CAPS_OF_SEGMENT if segment else CAPS), self._snapshot.disruption
+        caps, counts = (CAPS_OF_SEGMENT if segment else CAPS), self._snapshot.disruption
         if kind not in caps:
             return 1.0
-        done = (fact.of_segments.get(segment, {}) if segment else fact.acts).get(kind, 0)
+        done = (counts.of_segments.get(segment, {}) if segment else counts.acts).get(kind, 0)
         left: int = getattr(self._config, caps[kind]) - done
         if kind is ActKind.EVICT and not segment:
             left = min(left, self._burst)
         return left - self._taken[kind, segment]
 
 
-def exceeds(acts: Iterable[Act], fact: DisruptionFact, config: PolicyConfig) -> str:
-    """The cap that these acts would exceed beside those that are counted (`fact`), in words; "": none. What rests on
+def exceeds(acts: Iterable[Act], counts: DisruptionCounts, config: PolicyConfig) -> str:
+    """The cap that these acts would exceed beside those that are counted (`counts`), in words; "": none. What rests on
     positive proof is charged with the others, and alone exceeds nothing."""
     mine: Counter[tuple[str, ActKind]] = Counter()
     bound: set[tuple[str, ActKind]] = set()
@@ -145,7 +145,7 @@ def exceeds(acts: Iterable[Act], fact: DisruptionFact, config: PolicyConfig) -> 
                 bound.add((name, act.kind))
     for name, kind in sorted(bound):
         field = (CAPS_OF_SEGMENT if name else CAPS).get(kind)
-        done = (fact.of_segments.get(name, {}) if name else fact.acts).get(kind, 0)
+        done = (counts.of_segments.get(name, {}) if name else counts.acts).get(kind, 0)
         if field is not None and done + mine[name, kind] > getattr(config, field):
             return f"{done} {_DONE[kind]}{f' of {name}' if name else ''} within an hour: `{field}`"
     return ""

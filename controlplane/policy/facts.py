@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.disruption_facts import DisruptionFact
+from controlplane.policy.disruption_counts import DisruptionCounts
 from controlplane.policy.membership import Refusal, install, missing_flushes, next_view
 from controlplane.policy.once import per_snapshot
 from controlplane.policy.snapshot import JobSnapshot, NodeFact, ReplicaFact, SignalFact
@@ -45,7 +45,7 @@ class Governed(Protocol):
     def divided(self) -> bool: ...
 
     @property
-    def disruption(self) -> DisruptionFact: ...
+    def disruption(self) -> DisruptionCounts: ...
 
 
 def attempt_live(snapshot: JobSnapshot) -> bool:

@@ -14,7 +14,7 @@ from controlplane.policy import flaps, silence
 from controlplane.policy.common import without_common
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.disruption import Allowance
-from controlplane.policy.disruption_facts import ActKind
+from controlplane.policy.disruption_counts import ActKind
 from controlplane.policy.facts import (
     catch_up_patience_s,
     current_view,

@@ -14,7 +14,7 @@ from controlplane.policy import breaker, drains
 from controlplane.policy.acts import nodes_out
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.disruption import Allowance, is_held
-from controlplane.policy.disruption_facts import ActKind, DisruptionFact
+from controlplane.policy.disruption_counts import ActKind, DisruptionCounts
 from controlplane.policy.findings import KINDS
 from controlplane.policy.plan import Decision, ResolveIncident
 from controlplane.policy.request_facts import RequestFact
@@ -58,7 +58,7 @@ class FleetSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     suspect_nodes: tuple[str, ...] | None = None
     segments: dict[str, str] = {}
     requests: tuple[RequestFact, ...] = ()
-    disruption: DisruptionFact = DisruptionFact()
+    disruption: DisruptionCounts = DisruptionCounts()
 
     @property
     def divided(self) -> bool:

@@ -8,7 +8,7 @@ from controlplane.policy.bars import lifted
 from controlplane.policy.budget import spent
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.disruption import Allowance, is_held
-from controlplane.policy.disruption_facts import ActKind
+from controlplane.policy.disruption_counts import ActKind
 from controlplane.policy.errors import Unsatisfiable
 from controlplane.policy.facts import (
     is_member,

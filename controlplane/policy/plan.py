@@ -4,7 +4,7 @@ carried out in one transaction."""
 
 import msgspec
 
-from controlplane.policy.disruption_facts import Act
+from controlplane.policy.disruption_counts import Act
 from controlplane.policy.snapshot import Placement
 from controlplane.protocol.diagnostics import HANG
 from controlplane.protocol.membership import Install, View

@@ -18,7 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from controlplane.policy.asked import Elsewhere
-from controlplane.policy.disruption_facts import DisruptionFact
+from controlplane.policy.disruption_counts import DisruptionCounts
 from controlplane.policy.queue.place import QueuePlace
 from controlplane.policy.recommendation import Recommendation
 from controlplane.policy.request_facts import RequestFact
@@ -258,18 +258,16 @@ class AheadFact(_Fact):
 
 
 class JobFact(_Fact):
-    """The job. `epoch` is its fencing token; `committed_step` the newest seen.
-    `cancel_requested` by the user. `progressed_s` server time at which `committed_step`
-    last rose; None: not measured. A step commits only with every member of its view, so
-    progress proves that all of them live, whatever the control plane sees of them.
-    `incident_opened_s` of the job's open incident; None: there is none. `training_s`:
-    seconds of all its committed steps, and `faults_fired` of its own schedule so far;
-    None where the job has no schedule of faults. `looks_taken` on schedule so far, the newest
-    at `looked_s` (None: none yet). `ahead`: see `AheadFact`. `end_held_until_s`: of a job that is
-    `finished`, until when a replica that computes steps again is waited for; None: nobody is.
-    `past_lives`: the newest incarnation of each slot that earlier attempts had, and this one has not.
-    `env_opens`: the values of its `env`, which rest sealed, open with a key of this server. `parked_by`: who preempted
-    it, and why, until somebody resumes it; ""."""
+    """The job. `epoch` is its fencing token; `committed_step` the newest seen. `cancel_requested` by the user.
+    `begun_s` server time at which its first attempt began (None: none has, or it has no time limit). `progressed_s`
+    server time at which `committed_step` last rose; None: not measured. A step commits only with every member of its
+    view, so progress proves that all of them live, whatever the control plane sees of them. `incident_opened_s` of the
+    job's open incident; None: there is none. `training_s`: seconds of all its committed steps, and `faults_fired` of
+    its own schedule so far; None where the job has no schedule of faults. `looks_taken` on schedule so far, the newest
+    at `looked_s` (None: none yet). `ahead`: see `AheadFact`. `end_held_until_s`: of a job that is `finished`, until
+    when a replica that computes steps again is waited for; None: nobody is. `past_lives`: the newest incarnation of
+    each slot that earlier attempts had, and this one has not. `env_opens`: the values of its `env`, which rest sealed,
+    open with a key of this server. `parked_by`: who preempted it, and why, until somebody resumes it; ""."""
 
     id: str
     name: str
@@ -280,6 +278,7 @@ class JobFact(_Fact):
     created_s: float
     cancel_requested: bool = False
     finished: bool = False
+    begun_s: float | None = None
     progressed_s: float | None = None
     incident_opened_s: float | None = None
     training_s: float | None = None
@@ -334,7 +333,7 @@ class JobSnapshot(_Fact, dict=True):
     requests: tuple[RequestFact, ...] = ()
     queue: QueuePlace | None = None
     recommended: tuple[Recommendation, ...] = ()
-    disruption: DisruptionFact = DisruptionFact()
+    disruption: DisruptionCounts = DisruptionCounts()
 
     @cached_property
     def segments(self) -> Mapping[str, str]:

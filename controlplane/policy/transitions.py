@@ -30,7 +30,7 @@ _YIELDED = "saved, and its devices given to a job of higher priority, or a perso
 JOB: Table = {
     _J.PENDING: {
         _J.STARTING: "placed on devices",
-        _J.CANCELLED: "cancelled by its user before it started",
+        _J.CANCELLED: "cancelled by its user, or at its time limit",
         _J.FAILED: "can never be placed, or its restart budget is spent",
     },
     _J.STARTING: {
@@ -39,7 +39,7 @@ JOB: Table = {
         _J.PENDING: "its devices are gone and no others are free",
         _J.SUCCEEDED: "all steps were committed already",
         _J.FAILED: "its restart budget is spent",
-        _J.CANCELLED: "cancelled by its user",
+        _J.CANCELLED: "cancelled by its user, or at its time limit",
     },
     _J.RUNNING: {
         _J.RECOVERING: "a replica was lost",
@@ -48,7 +48,7 @@ JOB: Table = {
         _J.PREEMPTED: _YIELDED,
         _J.SUCCEEDED: "all steps are committed",
         _J.FAILED: "its restart budget is spent",
-        _J.CANCELLED: "cancelled by its user",
+        _J.CANCELLED: "cancelled by its user, or at its time limit",
     },
     _J.RECOVERING: {
         _J.RUNNING: "full strength again, or stable with fewer replicas",
@@ -57,19 +57,19 @@ JOB: Table = {
         _J.PREEMPTED: _YIELDED,
         _J.SUCCEEDED: "all steps are committed",
         _J.FAILED: "its restart budget is spent",
-        _J.CANCELLED: "cancelled by its user",
+        _J.CANCELLED: "cancelled by its user, or at its time limit",
     },
     _J.PREEMPTED: {
         _J.RESUMING: "placed on devices again, from its newest checkpoint",
         _J.SUCCEEDED: "its last step was committed while its ranks left",
-        _J.CANCELLED: "cancelled by its user",
+        _J.CANCELLED: "cancelled by its user, or at its time limit",
     },
     _J.RESUMING: {
         _J.RUNNING: "the first view is installed",
         _J.PENDING: "its devices are gone and no others are free",
         _J.SUCCEEDED: "all steps were committed already",
         _J.FAILED: "its restart budget is spent",
-        _J.CANCELLED: "cancelled by its user",
+        _J.CANCELLED: "cancelled by its user, or at its time limit",
     },
     _J.SUCCEEDED: {},
     _J.FAILED: {},
@@ -248,7 +248,7 @@ INCIDENT: Table = {
     _I.OPEN: {
         _I.RECOVERING: "a decision acts on it",
         _I.MITIGATED: "its node takes no new work; the hardware is out still",
-        _I.RESOLVED: "it went away by itself, or was refuted",
+        _I.RESOLVED: "it went away by itself, was refuted, or all its parts are over",
     },
     _I.RECOVERING: {
         _I.MITIGATED: "the job is done with it; the hardware is out still",

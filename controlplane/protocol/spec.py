@@ -271,12 +271,15 @@ class Scheduling(_Spec):
     """`priority`: of the jobs that wait for devices the one with the higher priority starts first, and jobs that run
     with a lower one may have to yield their devices to it, unless they are not `preemptible`. `preempt_grace_s`: to
     save in before a preemption, and between SIGTERM and SIGKILL. `elastic`: where not all replicas fit, it starts with
-    `min_replicas` or more, wherever devices are, and takes the others one by one when there is room."""
+    `min_replicas` or more, wherever devices are, and takes the others one by one when there is room.
+    `time_limit_s`: so long after its first attempt began the job has ended at the latest, and has saved before (0: no
+    limit)."""
 
     priority: int = 500
     preemptible: bool = True
     preempt_grace_s: float = 60.0
     elastic: bool = False
+    time_limit_s: float = 0.0
 
 
 class TrainSpec(_Spec):

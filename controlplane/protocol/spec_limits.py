@@ -84,6 +84,7 @@ RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
         "/spec/scheduling/priority": (0, 1000),
         "/spec/resiliency/act_after_s": (0.0, 86400.0),
         "/spec/scheduling/preempt_grace_s": (0.0, 86400.0),
+        "/spec/scheduling/time_limit_s": (0.0, 31_536_000.0),
     }
 )
 

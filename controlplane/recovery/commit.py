@@ -13,6 +13,7 @@ import msgspec
 
 from controlplane.access import services as access
 from controlplane.changes import kinds
+from controlplane.changes.disruption_kinds import CloseBreaker, CountActs, OpenBreaker
 from controlplane.changes.due import kinds as due
 from controlplane.changes.kinds import (
     AttemptKey,
@@ -43,7 +44,7 @@ from controlplane.jobs.services import (
     wake_job,
 )
 from controlplane.protocol.commands import Body, EndVerification, StopRanks
-from controlplane.recovery import diagnostics, disruption, holding, incidents, kept, late, request_rows, signals
+from controlplane.recovery import breaker_rows, diagnostics, holding, incidents, kept, late, request_rows, signals
 from controlplane.recovery.models import Incident, MarkedLines, Signal, ViewRow
 from controlplane.recovery.rows import JobRows
 from controlplane.runtime import counters, events, keys
@@ -320,11 +321,11 @@ HANDLERS: dict[type, Callable[[JobRows, Any], None]] = {
     kinds.KeepDiagnostic: lambda rows, change: diagnostics.keep(rows.locked, change.found),
     kinds.Refuse: lambda rows, change: checkpoints.refused(rows.locked, change.path, said=change.said),
     kinds.Close: lambda rows, change: dispatch.answer(change.node, change.command, change.state, change.detail, ""),
-    kinds.CountActs: lambda rows, change: disruption.note(change.acts, rows.decision_id),
-    kinds.OpenBreaker: lambda rows, change: disruption.open_breaker(
+    CountActs: lambda rows, change: breaker_rows.note(change.acts, rows.decision_id),
+    OpenBreaker: lambda rows, change: breaker_rows.open_breaker(
         change.code, change.segment, change.sentence, rows.decision_id
     ),
-    kinds.CloseBreaker: lambda rows, change: disruption.close_over(change.breaker, change.reason),
+    CloseBreaker: lambda rows, change: breaker_rows.close_over(change.breaker, change.reason),
     kinds.Count: lambda rows, change: counters.count(
         change.node, change.what, number=change.number, detail=change.detail
     ),

@@ -3,10 +3,13 @@
 from django.db import models
 from django.db.models import Q
 
+POLICY = "policy"
+"""Who closes a breaker whose correlated failure is over; no person, so that nothing is counted from zero."""
+
 
 class Act(models.Model):
     """One act in one place: an act that touches several failure domains has a row for each, of which `lead` marks
-    one. `kind`: of `policy.disruption_facts.ActKind`; `segment` "" where none is named."""
+    one. `kind`: of `policy.disruption_counts.ActKind`; `segment` "" where none is named."""
 
     kind = models.CharField(max_length=12)
     segment = models.CharField(max_length=200, blank=True, default="")

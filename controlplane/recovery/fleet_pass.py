@@ -22,7 +22,7 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.findings import KINDS
 from controlplane.policy.fleet import RISK_RULE, FleetSnapshot, HardwareIncident, decide_fleet
 from controlplane.protocol.states import IncidentOutcome, IncidentState, Mode
-from controlplane.recovery import asked, disruption, incidents, load, load_nodes, signals
+from controlplane.recovery import asked, disruption, incidents, load, load_nodes, shared, signals
 from controlplane.recovery.audited import audit_decision
 from controlplane.recovery.commit import commit
 from controlplane.recovery.decided import new_row, publish_decision
@@ -39,15 +39,15 @@ MAX_FINDINGS = 1000
 
 
 def reconcile_fleet() -> int:
-    """Decide what no job's pass decides; returns how many decisions were new. The first look takes
+    """Decide what no job's pass decides; returns how much was new. The first look takes
     no lock: what waits for hardware waits for days, and mostly nothing is new."""
+    made = _merge()
     waits = (_hardware(), _risks(), _waiting(), _resets(), asked.drains())
     if not any(rows.exists() for rows in waits) and not disruption.waits():
-        return 0
+        return made
     config = policies.of_fleet()
     if not _new(decide_fleet(load_fleet(), config)):
-        return 0
-    made = 0
+        return made
     with events.unit_of_work():
         lock_fleet()
         snapshot, config = load_fleet(), policies.of_fleet()
@@ -57,6 +57,15 @@ def reconcile_fleet() -> int:
         for decision in _new(decisions):
             made += isolated("fleet", decision.key, partial(_attempt, decision, decided))
     return made
+
+
+def _merge() -> int:
+    """Incidents of several jobs that have one cause become parts of one."""
+    if not shared.waits():
+        return 0
+    with events.unit_of_work():
+        lock_fleet()
+        return shared.merge()
 
 
 def _new(decisions: tuple[plan.Decision, ...]) -> list[plan.Decision]:
@@ -72,7 +81,7 @@ def load_fleet() -> FleetSnapshot:
     found = [*_hardware()[:MAX_FINDINGS], *_risks()[:MAX_FINDINGS]]
     rows = [row for row in found if (row.node_id, row.device_index) not in owned]
     waiting = [_fact(row) for row in _waiting().prefetch_related("signals")]
-    sizes = device_counts()
+    sizes, closed = device_counts(), disruption.closings()
     concerned = {row.node_id or "" for row in rows} | {row.node_id for row in waiting}
     concerned |= {node_id for row in waiting for node_id, _ in row.beside}
     concerned |= set(_resets().values_list("node_id", flat=True))
@@ -84,11 +93,11 @@ def load_fleet() -> FleetSnapshot:
         nodes=load_nodes.node_facts(None, only=concerned),
         incidents=tuple(waiting),
         fleet=Fleet(
-            acts=disruption.recent_acts(),
-            named=disruption.suspicions(),
+            acts=disruption.recent_acts(closed),
+            named=disruption.suspicions(closed),
             devices=sum(sizes.values()),
             sizes=sizes,
-            disruption=disruption.facts_of_fleet(),
+            disruption=disruption.counted_of_fleet(closed),
         ),
         segments=load.segments(),
         drains=drains,
@@ -112,7 +121,7 @@ def _resets() -> QuerySet[Device]:
 
 def _waiting() -> QuerySet[Incident]:
     """Incidents that hardware keeps open: those of no job, and those with which their job is done."""
-    rows = Incident.objects.exclude(state=IncidentState.RESOLVED)
+    rows = Incident.objects.exclude(state=IncidentState.RESOLVED).filter(shared="")
     return rows.filter(Q(job=None) | Q(state=IncidentState.MITIGATED)).order_by("id")
 
 

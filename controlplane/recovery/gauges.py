@@ -21,7 +21,7 @@ from controlplane.policy.facts import correlated_failure_of
 from controlplane.policy.fleet import FleetSnapshot
 from controlplane.protocol.states import IncidentState
 from controlplane.recovery import deadletter
-from controlplane.recovery.disruption import recent_acts, suspicions
+from controlplane.recovery.disruption import closings, recent_acts, suspicions
 from controlplane.recovery.disruption_models import Breaker
 from controlplane.recovery.load import segments
 from controlplane.recovery.models import Incident
@@ -64,7 +64,8 @@ def refresh_incidents() -> None:
 def breaker() -> dict[str, float]:
     """1 for each limit over which nothing destructive is done on silence, by the rule that decides (`policy.facts`)."""
     sizes = dict(Node.objects.filter(revoked_at=None).annotate(n=Count("devices")).values_list("id", "n"))
-    named = suspect_devices(suspicions(), sizes)
+    closed = closings()
+    named = suspect_devices(suspicions(closed), sizes)
     found = FleetSnapshot(
         now_s=now_s(),
         fleet_devices=sum(sizes.values()),
@@ -76,7 +77,7 @@ def breaker() -> dict[str, float]:
     standing = Breaker.objects.filter(closed_at=None).exists()
     return {
         SUSPECTS: float(correlated_failure_of(found, config)),
-        ACTS: float(recent_acts() >= config.max_acts),
+        ACTS: float(recent_acts(closed) >= config.max_acts),
         OPEN: float(standing),
     }
 

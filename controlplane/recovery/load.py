@@ -102,19 +102,20 @@ def load_snapshot(job: Job) -> facts.JobSnapshot:
 
 
 def _fleet() -> Fleet:
-    named = disruption.suspicions()
+    closed = disruption.closings()
+    named = disruption.suspicions(closed)
     sizes = device_counts({node_id for node_id, index in named if index is None})
     clock_set_s, clock_step_s = health_gate.clock_step()
     suspect_nodes = {node_id for node_id, _ in suspect_devices(named, sizes)}
     return Fleet(
-        acts=disruption.recent_acts(),
+        acts=disruption.recent_acts(closed),
         named=named,
         devices=enrolled(Device.objects.all()).count(),
         sizes=sizes,
         clock_set_s=clock_set_s,
         clock_step_s=clock_step_s,
         elsewhere=Elsewhere(segments=_segments_of(suspect_nodes), divided=_is_divided()),
-        disruption=disruption.facts(),
+        disruption=disruption.counted(closed),
     )
 
 
@@ -124,8 +125,11 @@ def _job_fact(job: Job) -> facts.JobFact:
     opened = job.incidents.filter(state__in=LIVE_INCIDENT).aggregate(at=Max("opened_at"))["at"]
     spec = environment.told_to_policy(job)
     training_s, fired = _schedule_position(job) if is_scheduled(spec.resiliency.faults) else (None, 0)
+    limited = spec.scheduling.time_limit_s > 0.0
+    begun = job.attempts.order_by("number").values_list("started_at", flat=True).first() if limited else None
     return facts.JobFact(
         id=job.id,
+        begun_s=begun.timestamp() if begun else None,
         name=job.name,
         state=JobState(job.state),
         spec=spec,

@@ -31,7 +31,8 @@ class Incident(models.Model):
     `recovered_at`: training was back, at full strength or (`full_strength` False) smaller.
     `needs_hardware`: a device of it is of no use until it is reset or replaced. `stall_s`: how long
     training stood still because of it, `stall_others_s`: and because of others while it was open (`recovery.stall`).
-    `began` and `ended`: where its job was then (`recovery.course`)."""
+    `began` and `ended`: where its job was then (`recovery.course`). `shared`: it is one cause of incidents of several
+    jobs, which are `part_of` it, of this kind (`policy.shared_causes`)."""
 
     id = models.CharField(primary_key=True, max_length=32)
     job = models.ForeignKey(Job, null=True, on_delete=models.CASCADE, related_name="incidents")
@@ -56,6 +57,8 @@ class Incident(models.Model):
     stall_s = models.FloatField(null=True)
     stall_others_s = models.FloatField(null=True)
     findings = models.JSONField(default=list)
+    shared = models.CharField(max_length=12, blank=True, default="")
+    part_of = models.ForeignKey("self", null=True, on_delete=models.SET_NULL, related_name="parts")
 
     @property
     def ended_at(self) -> datetime | None:

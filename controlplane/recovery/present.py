@@ -40,6 +40,8 @@ def incident_summary(row: Incident) -> Json:
         "stall_s": row.stall_s,
         "stall_others_s": row.stall_others_s,
         "certificate": row.certificate,
+        "shared": row.shared,
+        "part_of": row.part_of_id,
         "capabilities": incident_acts(row),
     }
 

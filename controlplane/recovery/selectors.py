@@ -74,6 +74,9 @@ def incident_detail(incident_id: str, only: Only = of_all) -> dict[str, Any]:
         "first_failure": first_failure(row),
         "stack_groups": stack_groups(row),
         "events": incident_events(row),
+        "parts": [
+            incident_summary(part) for part in row.parts.select_related("job", "node").order_by("opened_at", "id")
+        ],
     }
 
 

@@ -7,7 +7,7 @@ from controlplane.changes.assembly.counted import WINDOW_S
 from controlplane.changes.disruption_kinds import BreakerChange, CloseBreaker, CountActs, OpenBreaker
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.disruption import CAPS, CAPS_OF_SEGMENT, exceeds
-from controlplane.policy.disruption_facts import Act, BreakerFact, DisruptionFact
+from controlplane.policy.disruption_counts import Act, DisruptionCounts, OpenedBreaker
 from controlplane.policy.plan import Decision
 from controlplane.protocol.states import Mode
 
@@ -23,7 +23,7 @@ class Budget:
 
     acts_s: list[float] = field(default_factory=list)
     acts: list[tuple[float, Act]] = field(default_factory=list)
-    open: dict[str, BreakerFact] = field(default_factory=dict)
+    open: dict[str, OpenedBreaker] = field(default_factory=dict)
     opened: Counter[str] = field(default_factory=Counter)
     closings: dict[str, list[float]] = field(default_factory=dict)
 
@@ -38,7 +38,7 @@ class Budget:
         since_s = self.since_s(now_s, WINDOW_S)
         return sum(at_s >= since_s for at_s in self.acts_s)
 
-    def fact(self, now_s: float, still: set[tuple[str, int]] | None = None) -> DisruptionFact:
+    def counted(self, now_s: float, still: set[tuple[str, int]] | None = None) -> DisruptionCounts:
         """What a pass is told; `still`: devices that are suspected since the fleet's breaker opened."""
         fleet, parts = Counter[str](), dict[str, Counter[str]]()
         since_s = self.since_s(now_s, HOUR_S)
@@ -46,7 +46,7 @@ class Budget:
             fleet[act.kind] += at_s >= since_s
             for name in act.segments:
                 parts.setdefault(name, Counter())[act.kind] += at_s >= self.since_s(now_s, HOUR_S, name)
-        return DisruptionFact(
+        return DisruptionCounts(
             acts={kind: number for kind, number in sorted(fleet.items()) if number},
             of_segments={name: dict(sorted(found.items())) for name, found in sorted(parts.items())},
             breakers=tuple(self.open[name] for name in sorted(self.open)),
@@ -59,20 +59,20 @@ class Budget:
         """The fleet's pass has a breaker to look at, or may have to open one."""
         if self.open or self.recent(now_s) >= config.max_acts:
             return True
-        fact = self.fact(now_s)
-        fleet = any(fact.acts.get(kind, 0) >= getattr(config, name) for kind, name in CAPS.items())
+        done = self.counted(now_s)
+        fleet = any(done.acts.get(kind, 0) >= getattr(config, name) for kind, name in CAPS.items())
         return fleet or any(
-            done.get(kind, 0) >= getattr(config, name)
-            for done in fact.of_segments.values()
+            own.get(kind, 0) >= getattr(config, name)
+            for own in done.of_segments.values()
             for kind, name in CAPS_OF_SEGMENT.items()
         )
 
     def refuses(self, decision: Decision, config: PolicyConfig, now_s: float) -> str:
         """As `recovery.disruption.check`: the cap that it would exceed; "": none."""
         bound = decision.mode is Mode.ENFORCE and any(not act.proved for act in decision.acts)
-        return exceeds(decision.acts, self.fact(now_s), config) if bound else ""
+        return exceeds(decision.acts, self.counted(now_s), config) if bound else ""
 
-    def take(self, change: BreakerChange, now_s: float) -> BreakerFact | None:
+    def take(self, change: BreakerChange, now_s: float) -> OpenedBreaker | None:
         """As `recovery.commit`; the breaker that it opens."""
         match change:
             case CountActs(acts=acts):
@@ -82,7 +82,7 @@ class Budget:
             case OpenBreaker(code=code, segment=segment, sentence=why) if segment not in self.open:
                 self.opened[segment] += 1
                 name = f"{segment or 'fleet'}-{self.opened[segment]}"
-                made = BreakerFact(id=name, code=code, segment=segment, opened_s=now_s, sentence=why)
+                made = OpenedBreaker(id=name, code=code, segment=segment, opened_s=now_s, sentence=why)
                 self.open[segment] = made
                 return made
         return None

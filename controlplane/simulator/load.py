@@ -82,8 +82,11 @@ def _recommended(rows: Rows) -> tuple[Recommendation, ...]:
 
 def _job(rows: Rows) -> JobFact:
     scheduled = is_scheduled(rows.spec.resiliency.faults)
+    first = next((row for row in (*rows.attempts, rows.attempt) if row is not None), None)
+    limited = rows.spec.scheduling.time_limit_s > 0.0
     return JobFact(
         id=rows.job_id,
+        begun_s=first.started_s if first is not None and limited else None,
         name=rows.name,
         state=rows.state,
         spec=rows.spec,
@@ -165,7 +168,7 @@ def _fleet(rows: Rows, now_s: float) -> Fleet:
         named=[(s.node_id or "", s.device_index) for s, settled in lately if is_suspicion(s, settled=settled)],
         devices=sum(node.devices for node in rows.nodes.values()),
         sizes=sizes,
-        disruption=rows.budget.fact(now_s, _still_suspect(rows, sizes)),
+        disruption=rows.budget.counted(now_s, _still_suspect(rows, sizes)),
     )
 
 

@@ -15,6 +15,7 @@ from controlplane.changes.acts import carry_out, counted
 from controlplane.changes.answers import frees
 from controlplane.changes.assembly.counted import is_act
 from controlplane.changes.behind import at_once
+from controlplane.changes.disruption_kinds import BreakerChange, CloseBreaker, CountActs, OpenBreaker
 from controlplane.changes.due import kinds as due
 from controlplane.changes.kinds import (
     AttemptKey,
@@ -185,11 +186,14 @@ class Store(Processes):
                 refuse(rows, path, words, self.now_s)
             case due.CloseSession() | due.ObserveSave() | due.MoveSave() | due.AskReader() | due.EndReading():
                 self._of_deadline(change)
-            case kinds.CountActs() | kinds.OpenBreaker() | kinds.CloseBreaker():
-                if (made := rows.budget.take(change, self.now_s)) is not None:
-                    self._kernel.after(CLOSED_AFTER_S, self.close_breaker, made.id)
+            case CountActs() | OpenBreaker() | CloseBreaker():
+                self._of_budget(change)
             case kinds.Publish() | kinds.Audit() | kinds.Count():
                 pass  # Events, the audit log and counters are not simulated.
+
+    def _of_budget(self, change: BreakerChange) -> None:
+        if (made := self._rows.budget.take(change, self.now_s)) is not None:
+            self._kernel.after(CLOSED_AFTER_S, self.close_breaker, made.id)
 
     def close_breaker(self, breaker: str) -> None:
         """A person has looked at it."""

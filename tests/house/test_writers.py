@@ -9,7 +9,10 @@ from tests.house import rules
 from tests.house.tree import ROOT, library_files, relative, tree
 
 RECOVERY = "controlplane/recovery/"
-COMMITS = ("commit", "diagnostics", "holding", "kept", "kept_saves", "ledger_rows", "request_rows", "signals")
+COMMITS = (
+    "breaker_rows", "commit", "diagnostics", "holding", "kept", "kept_saves", "ledger_rows", "request_rows",
+    "shared_rows", "signals",
+)  # fmt: skip
 """They carry out what the core has told them, and decide nothing."""
 STILL = (
     "apply",

@@ -4,7 +4,7 @@ a person has closed the breaker."""
 import pytest
 
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.disruption_facts import ActKind
+from controlplane.policy.disruption_counts import ActKind
 from controlplane.simulator.faults import Fault
 from controlplane.simulator.world import World, WorldPlan, job_spec
 

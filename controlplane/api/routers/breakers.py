@@ -10,7 +10,7 @@ from controlplane.api.bodies import send
 from controlplane.api.edge import describe
 from controlplane.api.idempotency import Effect, once
 from controlplane.protocol import rest
-from controlplane.recovery import disruption
+from controlplane.recovery import breaker_rows
 from controlplane.recovery.present_breakers import breaker_summary, newest
 from controlplane.runtime.events import newest_seq
 
@@ -32,11 +32,11 @@ def list_breakers(request: HttpRequest, query: Query[pages.Paging]) -> HttpRespo
     openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
 )
 def close_breaker(request: HttpRequest, breaker_id: str) -> HttpResponse:
-    """Automation goes on, and counts anew. 409 where it is closed."""
+    """Automation continues, and counts from zero. 409 where it is closed."""
     body, actor = bodies.read(request, bodies.WithReason), principal_of(request).name
 
     def effect() -> Effect:
-        disruption.close(breaker_id, actor=actor, reason=body.reason)
+        breaker_rows.close(breaker_id, actor=actor, reason=body.reason)
         return Effect(data={"detail": "Closed: the next pass of each job may act again."})
 
     return once(request, effect)

@@ -10,7 +10,7 @@ from controlplane.changes.assembly.measured import Saves, Times, learned_times, 
 from controlplane.changes.assembly.nodes import suspect_devices
 from controlplane.policy import bars
 from controlplane.policy.asked import Elsewhere
-from controlplane.policy.disruption_facts import DisruptionFact
+from controlplane.policy.disruption_counts import DisruptionCounts
 from controlplane.policy.fleet import FleetSnapshot, HardwareIncident
 from controlplane.policy.queue.place import QueuePlace
 from controlplane.policy.recommendation import Recommendation
@@ -31,7 +31,7 @@ from controlplane.policy.snapshot import (
 from controlplane.protocol.membership import Flush, Install, View
 from controlplane.protocol.states import CheckpointState, CommandState
 
-NOTHING_COUNTED = DisruptionFact()
+NOTHING_COUNTED = DisruptionCounts()
 MAX_CHECKPOINTS = 20
 OFF_THE_LADDER = frozenset({CheckpointState.WRITING, CheckpointState.PRUNED})
 _LOST = frozenset({CommandState.FAILED, CommandState.EXPIRED, CommandState.SUPERSEDED})
@@ -69,7 +69,7 @@ class Fleet:
     clock_set_s: float | None = None
     clock_step_s: float = 0.0
     elsewhere: Elsewhere | None = None
-    disruption: DisruptionFact = NOTHING_COUNTED
+    disruption: DisruptionCounts = NOTHING_COUNTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -172,6 +172,10 @@ def _ending(row: dict[str, Any]) -> None:
         say(f"Needs hardware: reset or replace it; holdfast incident acknowledge {row['id']}")
     if row["acknowledged_by"]:
         say(f"Acknowledged by {row['acknowledged_by']}: {row['acknowledgement']}")
+    if row["part_of"]:
+        say(f"Part of one cause with incidents of other jobs: holdfast incident get {row['part_of']}")
+    for part in row["parts"]:
+        say(f"  {part['id']}  {part['job_name']}: {part['title']} ({part['outcome'] or part['state']})")
 
 
 def _certificate(certificate: dict[str, Any] | None) -> None:

@@ -1,9 +1,10 @@
-"""From pending to the first view, and the orderly ends: cancelled and succeeded."""
+"""From pending to the first view, and the orderly ends: cancelled, out of its time and succeeded."""
 
 import zlib
 
 import msgspec
 
+from controlplane.policy import time_limit
 from controlplane.policy.asked import Need, near, require
 from controlplane.policy.budget import spent, unpaid
 from controlplane.policy.checkpoints import newest_loadable, skipped_corrupt
@@ -54,7 +55,7 @@ _OUTCOMES = {
 
 
 def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
-    """First match: ended already, cancel, finish (once nobody computes steps again), place, first view."""
+    """First match: ended already, cancel, time limit, finish (once nobody computes steps again), place, first view."""
     job = snapshot.job
     if job.state in TERMINAL_JOB:
         return ()
@@ -66,6 +67,8 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
         return (_end(snapshot, JobState(job.ahead.end), "set_back", sentence, config.stop_grace_s),)
     if job.cancel_requested:
         return (_cancel(snapshot),)
+    if not job.finished and (leaves := time_limit.leaves_s(snapshot)) is not None and snapshot.now_s >= leaves:
+        return (_out_of_time(snapshot),)
     if job.finished and job.end_held_until_s is not None and snapshot.now_s < job.end_held_until_s:
         return ()
     if job.finished:
@@ -384,6 +387,20 @@ def _cancel(snapshot: JobSnapshot) -> Decision:
         )
     decision = _end(snapshot, JobState.CANCELLED, "cancelled", sentence, needed_s if short else given_s)
     evidence: dict[str, Scalar] = {"grace_given_s": given_s, "save_p95_s": p95_s, "grace_extended": short}
+    return msgspec.structs.replace(decision, evidence=evidence)
+
+
+def _out_of_time(snapshot: JobSnapshot) -> Decision:
+    """SIGTERM, save, leave; SIGKILL at the limit and no later."""
+    settings, end_s = snapshot.job.spec.scheduling, time_limit.ends_s(snapshot)
+    assert end_s is not None, "it has a limit"
+    left_s = max(0.0, end_s - snapshot.now_s)
+    sentence = (
+        f"Its time limit of {settings.time_limit_s:.0f} s ends in {left_s:.0f} s, counted from its first attempt: its"
+        " ranks save and leave. Submitted again with a longer one it resumes from what they save."
+    )
+    decision = _end(snapshot, JobState.CANCELLED, "time_limit", sentence, left_s)
+    evidence: dict[str, Scalar] = {"time_limit_s": settings.time_limit_s, "left_s": round(left_s, 3)}
     return msgspec.structs.replace(decision, evidence=evidence)
 
 

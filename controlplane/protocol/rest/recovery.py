@@ -173,7 +173,8 @@ class Incident(Answer, frozen=True, kw_only=True):
     still because of it, as survivors measured it; where nobody survived, from the last step to the first of
     the next attempt. Each second is in one incident at most, however many are open: in the one whose decision first
     changed who trains in that step, or else in the one that was opened first. `stall_others_s`: how long training
-    stood still while it was open because of other incidents, which have these seconds."""
+    stood still while it was open because of other incidents, which have these seconds. `shared`: one cause
+    of incidents of several jobs: segment, node or storage ("": it is not); theirs name it as `part_of`."""
 
     id: str
     job_id: str | None
@@ -196,6 +197,8 @@ class Incident(Answer, frozen=True, kw_only=True):
     stall_s: float | None
     stall_others_s: float | None
     certificate: Certificate | None
+    shared: str = ""
+    part_of: str | None = None
     capabilities: words.Capabilities = {}
 
 
@@ -278,7 +281,7 @@ class IncidentDetail(Incident, frozen=True, kw_only=True):
     """An incident with all that belongs to it. `findings`: what the Flight Recorders of
     each hung replica say, with state, culprits, group, operation and sizes; `first_failure`: the
     rank that failed first across all that ended by themselves, and the end of its log;
-    `stack_groups`: where the training threads of all ranks stood."""
+    `stack_groups`: where the training threads of all ranks stood; `parts`: of one that several jobs share, theirs."""
 
     signals: list[Signal]
     decisions: list[Decision]
@@ -287,4 +290,5 @@ class IncidentDetail(Incident, frozen=True, kw_only=True):
     first_failure: FirstFailure | None = None
     stack_groups: StackGroups | None = None
     events: list[Event]
+    parts: list[Incident] = []
     as_of_seq: int

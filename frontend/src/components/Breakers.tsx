@@ -1,4 +1,4 @@
-/* Breakers that are open: what automation does not do, why, what waits for it, and the button that lets it go on. */
+/* Breakers that are open: what automation does not do, why, what waits for it, and the button that lets it continue. */
 import { type ReactElement, useState } from "react";
 import { Link } from "react-router";
 import { post } from "../api/client";
@@ -45,7 +45,7 @@ function One({ breaker }: { breaker: Breaker }): ReactElement {
           title={`Close the breaker of ${where}`} confirmLabel="Close the breaker"
           onClose={() => { setAsked(false); refresh(queries.keys.overview); }}
           onConfirm={async (reason) => (await post("/breakers/{breaker_id}:close", { breaker_id: breaker.id }, { reason })).detail}
-          blastRadius={<>Automation goes on and counts anew: replicas that are silent or late may be <b>ended and placed elsewhere</b>, and nodes taken out of service.</>}
+          blastRadius={<>Automation continues and counts from zero: replicas that are silent or late may be <b>ended and placed elsewhere</b>, and nodes taken out of service.</>}
         />
       ) : null}
     </div>

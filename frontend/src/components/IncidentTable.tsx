@@ -47,9 +47,10 @@ export function IncidentTable({ incidents, dense }: { incidents: Incident[]; den
                 <Link to={paths.incident(incident.id)}>{incident.title}</Link>
                 {incident.resolution && !dense ? <div className="muted">{incident.resolution}</div> : null}
                 {dense ? <div className="muted">{incident.job_name ?? incident.node_name}</div> : null}
+                {incident.part_of ? <div className="muted">part of <Link to={paths.incident(incident.part_of)}>one cause of several jobs</Link></div> : null}
                 {incident.acknowledged_by ? <div className="muted">acknowledged by {incident.acknowledged_by}</div> : null}
               </td>
-              {dense ? null : <td>{incident.job_id ? <Link to={paths.job(incident.job_id)}>{incident.job_name ?? incident.job_id}</Link> : <span className="muted">no job{incident.node_name ? `, ${incident.node_name}` : ""}</span>}</td>}
+              {dense ? null : <td>{incident.job_id ? <Link to={paths.job(incident.job_id)}>{incident.job_name ?? incident.job_id}</Link> : <span className="muted">{incident.shared ? "several jobs" : "no job"}{incident.node_name ? `, ${incident.node_name}` : ""}</span>}</td>}
               <td className="num">{incident.recovery_s === null ? <span className="muted">-</span> : duration(incident.recovery_s)}</td>
               <td><CertificateBadge certificate={incident.certificate} /></td>
               <td><Time at={incident.opened_at} /></td>

@@ -11,7 +11,7 @@ import { CommandTimeline } from "../components/CommandTimeline";
 import { AlternativeTable, Evidence } from "../components/DecisionParts";
 import { EventTable } from "../components/EventTable";
 import { FirstFailureLog } from "../components/FirstFailureLog";
-import { EndingBadge } from "../components/IncidentTable";
+import { EndingBadge, IncidentTable } from "../components/IncidentTable";
 import { PhaseChart } from "../components/PhaseChart";
 import { hasDevices, ReadingsPanel } from "../components/ReadingsPanel";
 import { StacksPanel } from "../components/StacksPanel";
@@ -52,12 +52,14 @@ function Content({ incident }: { incident: IncidentDetail }): ReactElement {
         <p className="why">{lead?.sentence || incident.resolution || "Under investigation; nothing has been decided yet."}</p>
         {incident.resolution && lead && incident.resolution !== lead.sentence ? <p className="muted">{incident.resolution}</p> : null}
         {incident.acknowledged_by ? <p className="muted">Acknowledged by {incident.acknowledged_by} <Time at={incident.acknowledged_at} />: {incident.acknowledgement}</p> : null}
+        {incident.part_of ? <p>Part of <Link to={paths.incident(incident.part_of)}>one cause with incidents of other jobs</Link>.</p> : null}
         <div className="meta">
           {incident.job_id ? <span className="chip">job <Link to={paths.job(incident.job_id)}>{incident.job_name ?? shortId(incident.job_id)}</Link></span> : null}
           {incident.node_id ? <span className="chip">node <Link to={paths.node(incident.node_id)}>{incident.node_name ?? shortId(incident.node_id)}</Link></span> : null}
           <Id id={incident.id} short={shortId(incident.id)} />
         </div>
       </PageHead>
+      {incident.parts.length > 0 ? <Panel title="Incidents of this cause, by job" flush><IncidentTable incidents={incident.parts} /></Panel> : null}
       <Figures incident={incident} lead={lead} commands={commands.length} />
       <Panel title={`Where the time went (since the ${incident.phases[0]?.name === "ordered" ? "request" : incident.job_id === null ? "fault" : "last progress"})`}><PhaseChart phases={incident.phases} /></Panel>
       <div className="grid-2">

@@ -1,5 +1,5 @@
 """The disruption budget over rows: acts are counted as they are carried out, the fleet's pass opens a breaker, which
-holds what is not proved until a person closes it, and a closing is where counting begins anew."""
+holds what is not proved until a person closes it, and a closing is where counting begins again."""
 
 from datetime import timedelta
 
@@ -11,10 +11,10 @@ from controlplane.jobs.models import Job
 from controlplane.policies import selectors, services
 from controlplane.policies.services import Edit
 from controlplane.policy.disruption import is_held
-from controlplane.policy.disruption_facts import Act as Done
-from controlplane.policy.disruption_facts import ActKind
+from controlplane.policy.disruption_counts import Act as Done
+from controlplane.policy.disruption_counts import ActKind
 from controlplane.policy.document import Ground
-from controlplane.recovery import disruption, fleet_pass, gauges
+from controlplane.recovery import breaker_rows, disruption, fleet_pass, gauges
 from controlplane.recovery.disruption_models import Act, Breaker
 from controlplane.recovery.load import load_snapshot
 from controlplane.recovery.models import Decision, Signal
@@ -41,17 +41,17 @@ def job() -> Job:
 
 
 def test_an_act_in_two_failure_domains_counts_once_in_the_fleet_and_once_in_each(job: Job) -> None:
-    disruption.note((EVICT, Done(kind=ActKind.CORDON)), "dec_1")
-    fact = disruption.facts()
+    breaker_rows.note((EVICT, Done(kind=ActKind.CORDON)), "dec_1")
+    fact = disruption.counted()
     assert fact.acts == {"cordon": 1, "evict": 1}
     assert fact.of_segments == {"rack-1": {"evict": 1}, "rack-2": {"evict": 1}}
     Act.objects.update(at=ago(3700.0))
-    assert disruption.facts().acts == {}, "an hour later nothing of it"
+    assert disruption.counted().acts == {}, "an hour later nothing of it"
 
 
 def test_a_cap_that_is_met_opens_one_breaker_which_stays_until_a_person_closes_it(job: Job) -> None:
     policy(max_evictions=2, max_evictions_of_segment=2)
-    disruption.note((EVICT, EVICT), "dec_1")
+    breaker_rows.note((EVICT, EVICT), "dec_1")
     assert held(job), "before anybody has opened one: the cap is met"
     fleet_pass.reconcile_fleet()
     fleet_pass.reconcile_fleet()
@@ -66,24 +66,24 @@ def test_a_cap_that_is_met_opens_one_breaker_which_stays_until_a_person_closes_i
     assert gauges.breaker()[gauges.OPEN] == 1.0
 
     with pytest.raises(NotFound):
-        disruption.close("brk_none", actor="user:ada", reason="r")
+        breaker_rows.close("brk_none", actor="user:ada", reason="r")
     for each in Breaker.objects.all():
-        disruption.close(each.id, actor="user:ada", reason="the switch was replaced")
+        breaker_rows.close(each.id, actor="user:ada", reason="the switch was replaced")
     assert not held(job) and gauges.breaker()[gauges.OPEN] == 0.0
     assert AuditEntry.objects.filter(action="breaker.close", actor="user:ada").count() == 3
     with pytest.raises(Conflict, match="user:ada closed it already"):
-        disruption.close(row.id, actor="user:bo", reason="r")
+        breaker_rows.close(row.id, actor="user:bo", reason="r")
 
 
 def test_the_same_acts_do_not_open_it_again_and_new_ones_do(job: Job) -> None:
     policy(max_evictions=2, max_evictions_of_segment=2)
-    disruption.note((EVICT, EVICT), "dec_1")
+    breaker_rows.note((EVICT, EVICT), "dec_1")
     fleet_pass.reconcile_fleet()
     for each in Breaker.objects.all():
-        disruption.close(each.id, actor="user:ada", reason="r")
+        breaker_rows.close(each.id, actor="user:ada", reason="r")
     fleet_pass.reconcile_fleet()
     assert not Breaker.objects.filter(closed_at=None).exists() and not held(job)
-    disruption.note((Done(kind=ActKind.EVICT), Done(kind=ActKind.EVICT)), "dec_2")
+    breaker_rows.note((Done(kind=ActKind.EVICT), Done(kind=ActKind.EVICT)), "dec_2")
     fleet_pass.reconcile_fleet()
     assert Breaker.objects.filter(closed_at=None).count() == 1 and held(job)
 
@@ -93,7 +93,7 @@ def test_a_failure_domains_breaker_holds_what_touches_it_and_nothing_else(job: J
     first, second = Node.objects.order_by("name")[:2]
     Node.objects.filter(pk=first.pk).update(segment="rack-1")
     Node.objects.filter(pk=second.pk).update(segment="rack-2")
-    disruption.note((Done(kind=ActKind.CORDON, segments=("rack-1",)),), "dec_1")
+    breaker_rows.note((Done(kind=ActKind.CORDON, segments=("rack-1",)),), "dec_1")
     fleet_pass.reconcile_fleet()
     assert list(Breaker.objects.values_list("segment", "code")) == [("rack-1", "cordon")]
     assert held(job, first.id) and not held(job, second.id) and not held(job)
@@ -131,7 +131,7 @@ def test_closing_it_lets_automation_act_on_the_findings_that_opened_it() -> None
     silent(job, fleet)
     fleet_pass.reconcile_fleet()
     assert held(job)
-    disruption.close(Breaker.objects.get().id, actor="user:ada", reason="they burnt")
+    breaker_rows.close(Breaker.objects.get().id, actor="user:ada", reason="they burnt")
     fleet_pass.reconcile_fleet()
     assert not held(job) and not Breaker.objects.filter(closed_at=None).exists()
 
@@ -143,7 +143,7 @@ def test_who_comes_second_under_the_lock_is_refused_what_the_first_has_used_up(j
     )
     assert disruption.guarded([decision])
     disruption.check(decision, selectors.of_fleet())
-    disruption.note(decision.acts, "dec_1")
+    breaker_rows.note(decision.acts, "dec_1")
     with pytest.raises(Conflict, match="max_evictions"):
         disruption.check(decision, selectors.of_fleet())
     proved = fleet_pass.plan.Decision(

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.disruption import CAPS, CAPS_OF_SEGMENT, Allowance, exceeds
-from controlplane.policy.disruption_facts import Act, ActKind, DisruptionFact
+from controlplane.policy.disruption_counts import Act, ActKind, DisruptionCounts
 from controlplane.policy.fleet import FleetSnapshot
 
 NODES = {"n1": "a", "n2": "a", "n3": "b", "n4": ""}
@@ -22,7 +22,7 @@ def act(kind: ActKind, node_id: str, proved: bool) -> Act:
     return Act(kind=kind, segments=(NODES[node_id],) if NODES[node_id] else (), proved=proved)
 
 
-def facts(done: list[Act]) -> DisruptionFact:
+def facts(done: list[Act]) -> DisruptionCounts:
     fleet: dict[str, int] = {}
     parts: dict[str, dict[str, int]] = {}
     for act in done:
@@ -30,7 +30,7 @@ def facts(done: list[Act]) -> DisruptionFact:
         for name in act.segments:
             own = parts.setdefault(name, {})
             own[act.kind] = own.get(act.kind, 0) + 1
-    return DisruptionFact(acts=fleet, of_segments=parts)
+    return DisruptionCounts(acts=fleet, of_segments=parts)
 
 
 def within(done: list[Act]) -> bool:

@@ -190,6 +190,12 @@ def cancelled(document: JobSpec) -> Any:
     return decision.actions
 
 
+def limited(document: JobSpec) -> Any:
+    """What ends a job that began a minute ago."""
+    found = lifecycle.rule(running(job=change(job(spec=document.spec), begun_s=NOW_S - 60.0)), CONFIG)
+    return [decision.actions for decision in found]
+
+
 def model(document: JobSpec) -> Any:
     """The model that is trained, whatever its preset is called."""
     return change(document.spec.model, preset=None)

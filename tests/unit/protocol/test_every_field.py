@@ -109,6 +109,7 @@ CHANGES: dict[str, Change] = {
     f"{R}/look_every_s": Change(60.0, effect.looks),
     f"{R}/look_ranks": Change(1, effect.looks, LOOKS),
     "/spec/scheduling/preempt_grace_s": Change(10.0, effect.cancelled),
+    "/spec/scheduling/time_limit_s": Change(60.0, effect.limited),
 }
 ORDERS = "tests/integration/backend/test_launch_fields.py"
 LAUNCH = f"{ORDERS}::test_a_changed_field_changes_the_order_that_starts_ranks"

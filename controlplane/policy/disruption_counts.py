@@ -24,7 +24,7 @@ class Act(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     proved: bool = False
 
 
-class BreakerFact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class OpenedBreaker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One that is open since `opened_s` (server Unix seconds), of the fleet (`segment` "") or of one failure domain.
     `code`: see `disruption.Hold`."""
 
@@ -35,14 +35,14 @@ class BreakerFact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     sentence: str
 
 
-class DisruptionFact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class DisruptionCounts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`acts` of the fleet within an hour, by kind, `of_segments` those of each failure domain; both since the breaker
     was last closed. `opened`: breakers ever opened, by segment. Only of the fleet's own pass: `still_devices` that are
     named by findings which opened since a minute before the fleet's breaker did, and are open now, on `still_nodes`."""
 
     acts: dict[str, int] = {}
     of_segments: dict[str, dict[str, int]] = {}
-    breakers: tuple[BreakerFact, ...] = ()
+    breakers: tuple[OpenedBreaker, ...] = ()
     opened: dict[str, int] = {}
     still_devices: int = 0
     still_nodes: tuple[str, ...] = ()
