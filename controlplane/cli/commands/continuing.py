@@ -87,7 +87,8 @@ def line(each: dict[str, Any]) -> str:
         return f"Cannot be continued: {each['no_case']}."
     spread = "" if found["spread_gpu_s"] is None else f" +/- {found['spread_gpu_s']:.0f}"
     missed = f"; {found['missed']} more came to another state" if found["missed"] else ""
-    return f"Continued: {found['change_gpu_s']:+.0f}{spread} GPU-seconds over {found['seeds']} seeds{missed}."
+    seeds = "1 seed" if found["seeds"] == 1 else f"{found['seeds']} seeds"
+    return f"Continued: {found['change_gpu_s']:+.0f}{spread} GPU-seconds over {seeds}{missed}."
 
 
 def _one(

@@ -1274,6 +1274,87 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/policy/shadow": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The policy beside the live one
+         * @description Its document, how far it agrees by rule, its score, and why it may not be promoted yet.
+         */
+        get: operations["controlplane_api_routers_shadow_get_shadow"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/policy/shadow:promote": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Make the shadow the policy
+         * @description Its document becomes the newest version, and the one before it watches: it comes back by itself where it would
+         *     have wasted less. 409 below the bar, with every reason, and where `parent` is not the newest version any more.
+         */
+        post: operations["controlplane_api_routers_shadow_promote"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/policy/shadow:start": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Run a policy beside the live one
+         * @description From now on the document decides each recorded decision as well, and acts on none. 409 where one runs already.
+         */
+        post: operations["controlplane_api_routers_shadow_start"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/policy/shadow:stop": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Stop a shadow
+         * @description The live policy is as it was; what was compared stays to be read.
+         */
+        post: operations["controlplane_api_routers_shadow_stop"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/policy/versions": {
         parameters: {
             query?: never;
@@ -1613,6 +1694,21 @@ export interface components {
             until?: string | null;
         };
         /**
+         * Bar
+         * @description What a candidate has to reach. So many decisions over so many days; of those that differ at most this share
+         *         without a price; and its change in GPU-seconds, with its error, at most `tolerance` of what the incidents cost.
+         */
+        Bar: {
+            /** @default 0.1 */
+            max_unpriced: number;
+            /** @default 1 */
+            min_days: number;
+            /** @default 50 */
+            min_decisions: number;
+            /** @default 0.02 */
+            tolerance: number;
+        };
+        /**
          * Budget
          * @description The restart budget over all rungs: allowed, spent, and the newest entries. `rungs`:
          *         entries of each rung; `no_progress_cycles`: ended attempts in a row that brought no newer
@@ -1723,6 +1819,13 @@ export interface components {
             /** @description Why; kept in the audit log. */
             reason: string;
             replica: number;
+        };
+        /**
+         * CurrentShadow
+         * @description The one that was asked for; null: no policy has run beside the live one yet.
+         */
+        CurrentShadow: {
+            shadow: components["schemas"]["Shadow"] | null;
         };
         /**
          * DeadLetter
@@ -3068,6 +3171,25 @@ export interface components {
             text: string;
         };
         /**
+         * NewShadow
+         * @description A policy document of the fleet as YAML or JSON `text`, to decide beside the live one, and the `bar` that its
+         *         promotion asks for.
+         */
+        NewShadow: {
+            /**
+             * @default {
+             *       "max_unpriced": 0.1,
+             *       "min_days": 1,
+             *       "min_decisions": 50,
+             *       "tolerance": 0.02
+             *     }
+             */
+            bar: components["schemas"]["Bar"];
+            /** @description Why; kept in the audit log. */
+            reason: string;
+            text: string;
+        };
+        /**
          * NewToken
          * @description `expires_in_s` None: it does not expire.
          */
@@ -3388,8 +3510,8 @@ export interface components {
         /**
          * PolicyReplay
          * @description One page of the journal made again: `replayed` decisions, `equal` of which came out byte for byte the same;
-         *         `left_out` by reason. `changes`: what the candidate changes in what is in force. `next`: where the next page
-         *         begins; null: this was the last.
+         *         `left_out` by reason. `changes`: what the candidate changes in what is in force. `policies` that cases are continued
+         *         by, each whole as JSON by its version. `next`: where the next page begins; null: this was the last.
          */
         PolicyReplay: {
             changes: components["schemas"]["PolicyChange"][];
@@ -3399,6 +3521,9 @@ export interface components {
                 [key: string]: number;
             };
             next: string | null;
+            policies: {
+                [key: string]: string;
+            };
             replayed: number;
         };
         /**
@@ -3457,6 +3582,16 @@ export interface components {
             title: string;
             /** @enum {string} */
             type: "https://holdfast.dev/problems/bad-request" | "https://holdfast.dev/problems/unknown-parameter" | "https://holdfast.dev/problems/bad-cursor" | "https://holdfast.dev/problems/unauthenticated" | "https://holdfast.dev/problems/bad-credentials" | "https://holdfast.dev/problems/forbidden" | "https://holdfast.dev/problems/csrf" | "https://holdfast.dev/problems/not-found" | "https://holdfast.dev/problems/method-not-allowed" | "https://holdfast.dev/problems/conflict" | "https://holdfast.dev/problems/still-running" | "https://holdfast.dev/problems/gone" | "https://holdfast.dev/problems/too-large" | "https://holdfast.dev/problems/unsupported-media-type" | "https://holdfast.dev/problems/invalid" | "https://holdfast.dev/problems/invalid-spec" | "https://holdfast.dev/problems/idempotency-key-reused" | "https://holdfast.dev/problems/too-many-requests" | "https://holdfast.dev/problems/internal" | "https://holdfast.dev/problems/unavailable";
+        };
+        /**
+         * PromoteShadow
+         * @description The number of the run, and the newest version that its author knows (0: there is none).
+         */
+        PromoteShadow: {
+            parent: number;
+            /** @description Why; kept in the audit log. */
+            reason: string;
+            run: number;
         };
         /**
          * QueuedJob
@@ -3690,21 +3825,70 @@ export interface components {
             steps: number;
         };
         /**
+         * ReplayCase
+         * @description What the simulator needs to go on from a recorded decision: of a job at full strength so many `replicas` of
+         *         `ranks` devices each, what has `failed` (by replica: crash, hang or silent, for `silent_s` so far), places for
+         *         further replicas (null: not recorded), and the job's times in seconds (`measured` False: in part the policy's own
+         *         defaults). `gap_steps` since the newest checkpoint, `interval_steps` between two. It comes to the decision `choice`
+         *         of `rule`; the other policy decides `then_choice` of `then_rule` there ("": nothing).
+         */
+        ReplayCase: {
+            acts: number;
+            budget_spent: boolean;
+            catch_up_s: number;
+            choice: string;
+            failed: {
+                [key: string]: string;
+            };
+            fleet_devices: number;
+            gap_steps: number;
+            interval_steps: number;
+            measured: boolean;
+            needed: number;
+            places: number | null;
+            ranks: number;
+            replicas: number;
+            rule: string;
+            share: number;
+            silent_s: number;
+            spares_kept: boolean;
+            start_s: number;
+            step_s: number;
+            steps_left: number;
+            then_choice: string;
+            then_rule: string;
+        };
+        /**
          * ReplayDifference
          * @description A decision that comes out otherwise. `kind`: differs (by its own policy: `fields` are not the same), or by a
          *         candidate held, freed, instead, changed, dropped, or added, which the pass of `decision_id` did not decide; `key`
-         *         names it in its job. `before` is what was recorded, `after` what comes of it now; null: nothing.
+         *         names it in its job. `before` is what was recorded, `after` what comes of it now; null: nothing. `assumed`: the
+         *         candidate asked for more of the fleet than was recorded, and is taken to have been told that nothing more is free.
+         *         `case`: from which both can be continued in the simulator, by the policies `own` and `other` (null: `no_case` says
+         *         why not).
          */
         ReplayDifference: {
             after: components["schemas"]["ReplayedDecision"] | null;
+            /** @default false */
+            assumed: boolean;
             at: string;
             before: components["schemas"]["ReplayedDecision"] | null;
+            /** @default null */
+            case: components["schemas"]["ReplayCase"] | null;
             decision_id: string;
             fields: string[];
+            /** @default null */
+            incident_id: string | null;
             job_id: string | null;
             job_name: string | null;
             key: string;
             kind: string;
+            /** @default  */
+            no_case: string;
+            /** @default  */
+            other: string;
+            /** @default  */
+            own: string;
         };
         /**
          * ReplayPolicy
@@ -4072,6 +4256,97 @@ export interface components {
             window_s?: number | null;
         };
         /**
+         * Shadow
+         * @description A document that decides beside the live policy without acting (`role` candidate), or that of before a promotion
+         *         (watch). `state`: running, promoted, stopped, fell_back, kept or superseded, since `ended_at` and `ended_why`.
+         *         `live_number`: the version in force when it began. `below`: why it may not be promoted ([]: it may). `waiting`:
+         *         decisions whose price is still to come; `newest`: the newest that differ, 100 at most.
+         */
+        Shadow: {
+            bar: components["schemas"]["ShadowBar"];
+            below: string[];
+            document: Record<string, unknown>;
+            ended_at: string | null;
+            ended_why: string;
+            live_number: number;
+            matrix: components["schemas"]["ShadowAgreement"][];
+            newest: components["schemas"]["ShadowDecision"][];
+            reason: string;
+            role: string;
+            run: number;
+            score: components["schemas"]["ShadowScore"];
+            started_at: string;
+            state: string;
+            text: string;
+            version: string;
+            waiting: number;
+            who: string;
+        };
+        /**
+         * ShadowAgreement
+         * @description Decisions of one rule: the same act, the same for other thresholds or prices, another one, an act where the live
+         *         policy held, none where it acted.
+         */
+        ShadowAgreement: {
+            acts: number;
+            alike: number;
+            holds: number;
+            other: number;
+            reworded: number;
+            rule: string;
+        };
+        /**
+         * ShadowBar
+         * @description What a promotion asks for: so many decisions over so many days; of those that differ at most the share
+         *         `max_unpriced` without a price; its change, with its error, at most the share `tolerance` of what the incidents
+         *         cost.
+         */
+        ShadowBar: {
+            max_unpriced: number;
+            min_days: number;
+            min_decisions: number;
+            tolerance: number;
+        };
+        /**
+         * ShadowDecision
+         * @description A recorded decision that comes out otherwise. `priced_by`: continued, expected or "" (`why` not); `live_gpu_s`:
+         *         what its incident really cost (null: it is not over, or it is of none).
+         */
+        ShadowDecision: {
+            agreement: string;
+            at: string;
+            change_gpu_s: number | null;
+            decision_id: string;
+            incident_id: string | null;
+            job_id: string | null;
+            live_choice: string;
+            live_gpu_s: number | null;
+            other_choice: string;
+            priced_by: string;
+            rule: string;
+            spread_gpu_s: number;
+            why: string;
+        };
+        /**
+         * ShadowScore
+         * @description Of the `decisions` that were compared over `days`, `differing` come out otherwise or rest on other thresholds:
+         *         `continued` in the simulator, `expected` by their own prices, `unpriced`. `change_gpu_s`: what it would have wasted
+         *         more over so many `incidents`, known to `error_gpu_s` either way; they cost `live_gpu_s`, as far as that is known.
+         *         Of a watch the change is that of the policy before.
+         */
+        ShadowScore: {
+            change_gpu_s: number;
+            continued: number;
+            days: number;
+            decisions: number;
+            differing: number;
+            error_gpu_s: number;
+            expected: number;
+            incidents: number;
+            live_gpu_s: number;
+            unpriced: number;
+        };
+        /**
          * Signal
          * @description A detector's finding. `value` in the unit of its kind, null where that has none or nobody saw it;
          *         `threshold`: the limit that it has passed, null where the kind needs none.
@@ -4240,6 +4515,15 @@ export interface components {
              * @default 0
              */
             since_step: number;
+        };
+        /**
+         * StopShadow
+         * @description The number of the run.
+         */
+        StopShadow: {
+            /** @description Why; kept in the audit log. */
+            reason: string;
+            run: number;
         };
         /**
          * Stragglers
@@ -4612,6 +4896,18 @@ export interface components {
             since?: number | null;
         };
         /**
+         * WhichShadow
+         * @description Query of one of them.
+         */
+        WhichShadow: {
+            /**
+             * Run
+             * @description Of this number; 0: the one that runs, else the newest.
+             * @default 0
+             */
+            run: number;
+        };
+        /**
          * WithReason
          * @description An action of a person says why.
          */
@@ -4762,6 +5058,7 @@ export type Attempt = components['schemas']['Attempt'];
 export type Attention = components['schemas']['Attention'];
 export type AuditEntry = components['schemas']['AuditEntry'];
 export type AuditFilter = components['schemas']['AuditFilter'];
+export type Bar = components['schemas']['Bar'];
 export type Budget = components['schemas']['Budget'];
 export type Certificate = components['schemas']['Certificate'];
 export type Check = components['schemas']['Check'];
@@ -4769,6 +5066,7 @@ export type Checkpoint = components['schemas']['Checkpoint'];
 export type CollectGarbage = components['schemas']['CollectGarbage'];
 export type Command = components['schemas']['Command'];
 export type CommandRank = components['schemas']['CommandRank'];
+export type CurrentShadow = components['schemas']['CurrentShadow'];
 export type DeadLetter = components['schemas']['DeadLetter'];
 export type DebugRank = components['schemas']['DebugRank'];
 export type Decision = components['schemas']['Decision'];
@@ -4828,6 +5126,7 @@ export type NewFault = components['schemas']['NewFault'];
 export type NewJoinToken = components['schemas']['NewJoinToken'];
 export type NewPassword = components['schemas']['NewPassword'];
 export type NewPolicy = components['schemas']['NewPolicy'];
+export type NewShadow = components['schemas']['NewShadow'];
 export type NewToken = components['schemas']['NewToken'];
 export type Node = components['schemas']['Node'];
 export type NodeDetail = components['schemas']['NodeDetail'];
@@ -4850,6 +5149,7 @@ export type PolicyRollback = components['schemas']['PolicyRollback'];
 export type PolicyScope = components['schemas']['PolicyScope'];
 export type PolicyVersion = components['schemas']['PolicyVersion'];
 export type Problem = components['schemas']['Problem'];
+export type PromoteShadow = components['schemas']['PromoteShadow'];
 export type QueuedJob = components['schemas']['QueuedJob'];
 export type QueuedPreemption = components['schemas']['QueuedPreemption'];
 export type QueuedSpared = components['schemas']['QueuedSpared'];
@@ -4864,6 +5164,7 @@ export type ReadingAround = components['schemas']['ReadingAround'];
 export type ReadingsQuery = components['schemas']['ReadingsQuery'];
 export type RecordedPolicy = components['schemas']['RecordedPolicy'];
 export type Repeated = components['schemas']['Repeated'];
+export type ReplayCase = components['schemas']['ReplayCase'];
 export type ReplayDifference = components['schemas']['ReplayDifference'];
 export type ReplayPolicy = components['schemas']['ReplayPolicy'];
 export type ReplayedDecision = components['schemas']['ReplayedDecision'];
@@ -4880,6 +5181,11 @@ export type Scheduling = components['schemas']['Scheduling'];
 export type SectionTimeout = components['schemas']['SectionTimeout'];
 export type Series = components['schemas']['Series'];
 export type SeriesQuery = components['schemas']['SeriesQuery'];
+export type Shadow = components['schemas']['Shadow'];
+export type ShadowAgreement = components['schemas']['ShadowAgreement'];
+export type ShadowBar = components['schemas']['ShadowBar'];
+export type ShadowDecision = components['schemas']['ShadowDecision'];
+export type ShadowScore = components['schemas']['ShadowScore'];
 export type Signal = components['schemas']['Signal'];
 export type Spare = components['schemas']['Spare'];
 export type Spares = components['schemas']['Spares'];
@@ -4890,6 +5196,7 @@ export type StackGroups = components['schemas']['StackGroups'];
 export type StageLoad = components['schemas']['StageLoad'];
 export type Step = components['schemas']['Step'];
 export type StepQuery = components['schemas']['StepQuery'];
+export type StopShadow = components['schemas']['StopShadow'];
 export type Stragglers = components['schemas']['Stragglers'];
 export type Timeouts = components['schemas']['Timeouts'];
 export type Token = components['schemas']['Token'];
@@ -4901,6 +5208,7 @@ export type Version = components['schemas']['Version'];
 export type VersionFilter = components['schemas']['VersionFilter'];
 export type Wall = components['schemas']['Wall'];
 export type WatchQuery = components['schemas']['WatchQuery'];
+export type WhichShadow = components['schemas']['WhichShadow'];
 export type WithReason = components['schemas']['WithReason'];
 export type Word = components['schemas']['Word'];
 export type XidAround = components['schemas']['XidAround'];
@@ -7304,6 +7612,147 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_shadow_get_shadow: {
+        parameters: {
+            query?: {
+                /** @description Of this number; 0: the one that runs, else the newest. */
+                run?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CurrentShadow"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_shadow_promote: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PromoteShadow"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Shadow"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_shadow_start: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewShadow"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Shadow"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_shadow_stop: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["StopShadow"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Shadow"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];
