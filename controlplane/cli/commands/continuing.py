@@ -68,16 +68,16 @@ def summed(differences: list[dict[str, Any]]) -> dict[str, Any]:
 def words(whole: dict[str, Any]) -> list[str]:
     """What it came to, for people."""
     found = whole["continued"]
-    told = []
+    said = []
     if found["incidents"]:
         word = "fewer" if found["change_gpu_s"] < 0 else "more"
-        told.append(
+        said.append(
             f"Continued in the simulator from {found['incidents']} recorded states, the candidate would have wasted"
             f" {abs(found['change_gpu_s']):.0f} GPU-seconds {word} (+/- {found['spread_gpu_s']:.0f} by what nobody can"
             " know)."
         )
-    told += [f"Cannot be continued: {number}, {reason}." for reason, number in found["not_continued"].items()]
-    return told
+    said += [f"Cannot be continued: {number}, {reason}." for reason, number in found["not_continued"].items()]
+    return said
 
 
 def line(each: dict[str, Any]) -> str:

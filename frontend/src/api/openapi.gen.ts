@@ -2858,7 +2858,8 @@ export interface components {
          *         and so do all `rows` (the largest are there, `left_out` are not). Nothing later than `judged_until` is judged yet
          *         (null: nothing was), nothing from before `known_since` is known. `restated_gpu_s`: in stretches that a late fact
          *         changed after they were first shown. `queued_gpu_s` is demand beside the ledger. `ettr`: productive GPU-seconds over
-         *         full strength x time since the first attempt of all jobs (null: none has a figure). `price` of a GPU-hour in
+         *         full strength x time since the first attempt of all jobs (null: none has a figure). `failures` of jobs (null: of one
+         *         node, as failures are of jobs). `price` of a GPU-hour in
          *         `currency`; null: not set. A rest of some class below 0: the undisturbed step was taken a little too long.
          */
         Ledger: {
@@ -2867,6 +2868,7 @@ export interface components {
             classes: components["schemas"]["LedgerClass"][];
             currency: string | null;
             ettr: number | null;
+            failures: components["schemas"]["LedgerFailures"] | null;
             judged_until: string | null;
             known_gpu_s: number;
             known_since: string | null;
@@ -2889,6 +2891,21 @@ export interface components {
             /** @enum {string} */
             of: "productive" | "degraded" | "checkpoint" | "stall" | "recovery" | "lost_work" | "preempted" | "idle_spare" | "idle" | "cordoned" | "down" | "not_observed";
             share: number;
+        };
+        /**
+         * LedgerFailures
+         * @description Incidents of jobs that began with a fault in the window: so many `failures` in `up_s` seconds of training of all
+         *         jobs together. Mean time to failure, from the fault until it was `detected` and until training was back
+         *         (`recovered`), in seconds; null: not observed.
+         */
+        LedgerFailures: {
+            detected: number;
+            failures: number;
+            mttd_s: number | null;
+            mttf_s: number | null;
+            mttr_s: number | null;
+            recovered: number;
+            up_s: number;
         };
         /**
          * LedgerQuery
@@ -5111,6 +5128,7 @@ export type JoinToken = components['schemas']['JoinToken'];
 export type Layout = components['schemas']['Layout'];
 export type Ledger = components['schemas']['Ledger'];
 export type LedgerClass = components['schemas']['LedgerClass'];
+export type LedgerFailures = components['schemas']['LedgerFailures'];
 export type LedgerQuery = components['schemas']['LedgerQuery'];
 export type LedgerRow = components['schemas']['LedgerRow'];
 export type LetterFilter = components['schemas']['LetterFilter'];
