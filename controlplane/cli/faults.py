@@ -28,8 +28,8 @@ def of_file(file: Path) -> Iterator[None]:
         if not problem.errors:
             raise
         lines = lines_of(file)
-        for told in problem.errors:
-            note(where(file, told.pointer, told.message, lines) + (f"\n    fix: {told.fix}" if told.fix else ""))
+        for fault in problem.errors:
+            note(where(file, fault.pointer, fault.message, lines) + (f"\n    fix: {fault.fix}" if fault.fix else ""))
         raise CliError(str(error)) from error
 
 

@@ -4,7 +4,7 @@ One runs at a time. It acts on nothing: a promotion appends a version as any cha
 document before it runs on as its watch; what falls back is brought back as by a person (`services.rollback`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
 import msgspec
@@ -131,6 +131,17 @@ def forget(older_s: float) -> int:
     """What runs that ended so long ago compared; their own rows stay."""
     before = now() - timedelta(seconds=older_s)
     return ShadowDecision.objects.filter(run__ended_at__lt=before).delete()[0]
+
+
+def price(row: ShadowDecision, values: Mapping[str, object]) -> None:
+    """What continuing it came to; once."""
+    ShadowDecision.objects.filter(pk=row.pk, priced_by="", case__isnull=False).update(**values, case=None)
+
+
+def observe(run: ShadowRun, incident_id: str, live_gpu_s: float) -> None:
+    """What an incident really cost, beside each decision of it."""
+    rows = ShadowDecision.objects.filter(run=run, incident_id=incident_id, live_gpu_s__isnull=True)
+    rows.update(live_gpu_s=live_gpu_s)
 
 
 def _begin(

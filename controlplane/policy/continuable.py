@@ -128,8 +128,8 @@ def _why_no_world(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> str:
 
 def _places(snapshot: JobSnapshot, ranks: int) -> int | None:
     """For so many replicas more there were free devices; None: it was not recorded, as nobody asked."""
-    told = snapshot.elsewhere
-    if told is not None and not told.needs:
+    known = snapshot.elsewhere
+    if known is not None and not known.needs:
         return None
     here = sum(
         sum((device.free or _spare(snapshot, node, device)) and device.healthy for device in node.devices) // ranks
@@ -137,7 +137,7 @@ def _places(snapshot: JobSnapshot, ranks: int) -> int | None:
         if node.state is NodeState.READY and node.connected and not node.unhealthy
         and node.reserved_for in (None, snapshot.job.id)
     )  # fmt: skip
-    elsewhere = sum(told.free_devices.values()) // ranks if told is not None else 0
+    elsewhere = sum(known.free_devices.values()) // ranks if known is not None else 0
     return min(MAX_REPLICAS, here + elsewhere)
 
 

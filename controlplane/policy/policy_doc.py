@@ -59,6 +59,10 @@ holdfast policy set policy.yaml --reason "fewer evictions at night"
 holdfast policy rollback 0 --reason "as it was"
 holdfast policy dry-run policy.yaml --since 7d
 holdfast decision replay --since 7d
+holdfast policy shadow start policy.yaml
+holdfast policy shadow show
+holdfast policy shadow promote --reason "it wastes less"
+holdfast policy shadow stop
 ```
 Each takes `--job JOB`. The same in the [API](api.md) (`/policy`), the [Python client](sdk.md) (`client.policy`), and on
 the page "Policies".
@@ -71,11 +75,43 @@ FILE`) makes each pass's decisions by the document instead: held, freed, instead
 acts that would have been carried out besides, those that would not, and what that costs by the decisions' own prices
 in GPU-seconds; what it costs not to act is not in it.
 
-What it cannot say: how the job would have gone on after another decision (the journal holds the moments that were,
-and the simulator does not begin at a recorded one), and what would have been decided at moments at which nothing was.
-Not compared, and counted with the reason: scheduled diagnostics, which keep no snapshot; decisions of releases that
-kept no policy; those for which the other policy asks for more of the fleet than was recorded. Snapshots of earlier
+Then each difference is continued in the [simulator](simulator.md#continued-decisions) from its recorded state, on your
+machine: by the policy that decided and by the document, over `--seeds` worlds for what nobody can know, for `--within`
+2m in all. The change in GPU-seconds that commit nothing stands beside the difference, with its deviation; of each
+incident the first one is in the sum. What cannot be continued has the reason and no figure.
+
+What it cannot say: what would have been decided at moments at which nothing was recorded. Where the other policy asks
+for more of the fleet than was recorded, its answer is taken to be that nothing more is free, which a difference says
+beside it. Not compared, and counted with the reason: scheduled diagnostics, which keep no snapshot; decisions of
+releases that kept no policy; those that come out the same although more was asked. Snapshots of earlier
 shapes are read as today's (`controlplane/policy/upcast.py`, a fixture for each).
+
+## Shadow
+A document of the fleet can decide beside the live policy from now on, and act on nothing: `holdfast policy shadow start
+FILE`, or the page. A task of the worker makes each recorded decision again by it; the live path does nothing for it.
+
+| agreement | means |
+|---|---|
+| alike | the same act |
+| reworded | the same act of a rule that answers failures, for other thresholds or prices: what follows may differ |
+| other | another act |
+| acts | it acts where the live policy held |
+| holds | it holds where the live policy acted |
+
+What differs is priced: continued in the simulator by both policies, else by the decisions' own prices, else not at all.
+What the incidents really cost is the ledger's word, from ten minutes after each is over. A promotion asks for a bar:
+
+| of the bar | default | may be |
+|---|---|---|
+| decisions compared (`min_decisions`) | 50 | 1 to 100,000 |
+| days (`min_days`) | 1 | 0 to 90 |
+| share of differing decisions without a price, at most (`max_unpriced`) | 0.1 | 0 to 1 |
+| what it wastes more, with two deviations, as a share of what the incidents cost (`tolerance`) | 0.02 | 0 to 1 |
+
+Below it a promotion is refused with every reason. A promoted document is the newest version, and the one before it
+watches: where that would have wasted less, beyond two deviations and the tolerance, it comes back by itself, with an
+entry in the audit log and the reason. The watch ends after as much as the bar asks for, or when somebody changes the
+policy. [ADR 0049](adr/0049-a-policy-beside-the-live-one.md) says why.
 """
 FIELDS_HEAD = """
 ## Fields

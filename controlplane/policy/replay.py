@@ -87,8 +87,8 @@ def made_assuming(snapshot: JobSnapshot | FleetSnapshot, config: PolicyConfig) -
             return decide(snapshot, config).decisions, assumed
         except Asks as asks:
             assert snapshot.elsewhere is not None, "a snapshot of the whole fleet asks nothing"
-            told = msgspec.structs.replace(snapshot.elsewhere, needs=asks.needs)
-            snapshot, assumed = msgspec.structs.replace(snapshot, elsewhere=told), True
+            nothing_more = msgspec.structs.replace(snapshot.elsewhere, needs=asks.needs)
+            snapshot, assumed = msgspec.structs.replace(snapshot, elsewhere=nothing_more), True
 
 
 def compared(before: Iterable[Decision], after: Iterable[Decision]) -> tuple[Difference, ...]:

@@ -10,6 +10,7 @@ from controlplane.policy.ledger.account import Account
 from controlplane.policy.prices import work_at_risk_s
 from controlplane.protocol.ledger import TimeClass
 from controlplane.recovery.gauges import replace
+from controlplane.recovery.ledger_failures import failures
 from controlplane.recovery.ledger_load import Scope
 from controlplane.recovery.ledger_view import judged
 from controlplane.runtime import metrics
@@ -24,6 +25,9 @@ def refresh() -> None:
     found = judged(Scope(), end_s - WINDOW_S, end_s)
     replace(metrics.GPU_TIME, by_class(found))
     metrics.GPU_QUEUED.set(sum(job.queued_gpu_s for job in found.jobs))
+    of_jobs = failures(Scope(), found)
+    assert of_jobs is not None, "of the whole fleet"
+    replace(metrics.FAILURE_MEANS, {"mttf": of_jobs.mttf_s, "mttd": of_jobs.mttd_s, "mttr": of_jobs.mttr_s})
     replace(metrics.WORK_AT_RISK, at_risk_s())
 
 

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Literal
 
+import msgspec
 from django.conf import settings
 from django.db.models import Q
 
@@ -12,6 +13,7 @@ from controlplane.jobs.models import Job
 from controlplane.policy.ledger.account import Account, Key, account
 from controlplane.protocol.ledger import CauseKind, TimeClass
 from controlplane.recovery import ledger_pass
+from controlplane.recovery.ledger_failures import failures
 from controlplane.recovery.ledger_load import Scope, load
 from controlplane.recovery.models import Decision, Incident
 from controlplane.recovery.selectors import of_all
@@ -51,6 +53,7 @@ def ledger(
         "restated_gpu_s": found.restated_gpu_s,
         "queued_gpu_s": sum(job.queued_gpu_s for job in found.jobs),
         "ettr": sum(job.productive_gpu_s for job in asked) / asked_gpu_s if asked_gpu_s else None,
+        "failures": None if (of_jobs := failures(scope, found)) is None else msgspec.to_builtins(of_jobs),
         "price": settings.GPU_HOUR_PRICE,
         "currency": settings.GPU_HOUR_CURRENCY if settings.GPU_HOUR_PRICE is not None else None,
         "classes": [_class(of, amount, total) for of, amount in _by_class(amounts).items()],

@@ -132,7 +132,7 @@ def price_one(run: ShadowRun, carry_on: CarryOn, step: Callable[[], bool]) -> bo
         return False
     same = ShadowDecision.objects.filter(run=run, incident_id=row.incident_id, priced_by=PricedBy.CONTINUED)
     if row.incident_id and same.exists():
-        ShadowDecision.objects.filter(pk=row.pk).update(case=None, why=FOLLOWS)
+        shadows.price(row, {"why": FOLLOWS})
         return True
     own, other = policies.by_version(row.own), policies.by_version(row.other) or _own_of(run, row)
     found: tuple[float, float] | str = "a policy that it is continued by is not kept"
@@ -140,10 +140,10 @@ def price_one(run: ShadowRun, carry_on: CarryOn, step: Callable[[], bool]) -> bo
         found = carry_on(msgspec.convert(row.case, ReplayCase), own, other, step)
     values: dict[str, object]
     if isinstance(found, str):
-        values = {"why": found, "case": None}
+        values = {"why": found}
     else:
-        values = {"change_gpu_s": found[0], "spread_gpu_s": found[1], "priced_by": PricedBy.CONTINUED, "case": None}
-    ShadowDecision.objects.filter(pk=row.pk, priced_by="").update(**values)
+        values = {"change_gpu_s": found[0], "spread_gpu_s": found[1], "priced_by": PricedBy.CONTINUED}
+    shadows.price(row, values)
     return True
 
 
@@ -162,7 +162,7 @@ def observe(run: ShadowRun) -> None:
     for incident in ended:
         until_s = (incident.ended_at or now()).timestamp() + AFTER_S
         if mark is not None and mark.judged_s >= until_s:
-            open_rows.filter(incident_id=incident.id).update(live_gpu_s=cost_gpu_s(incident, until_s))
+            shadows.observe(run, incident.id, cost_gpu_s(incident, until_s))
 
 
 def cost_gpu_s(incident: Incident, until_s: float) -> float:

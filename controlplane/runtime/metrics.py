@@ -83,6 +83,12 @@ GPU_TIME = Gauge(
 GPU_QUEUED = Gauge(
     "holdfast_gpu_queued_seconds", "GPU-seconds of that hour that jobs asked for and did not hold.", registry=FLEET
 )
+FAILURE_MEANS = Gauge(
+    "holdfast_failure_mean_seconds",
+    "Mean time of that hour to a failure (mttf), to its detection (mttd), to recovery (mttr); absent: not observed.",
+    ["mean"],
+    registry=FLEET,
+)
 OUTBOX_PENDING = Gauge("holdfast_outbox_pending", "Commands not yet acknowledged.", registry=FLEET)
 OUTBOX_OLDEST = Gauge("holdfast_outbox_oldest_seconds", "Age of the oldest of them.", registry=FLEET)
 LOOP_LAG = Gauge("holdfast_loop_lag_seconds", "Worst lag of a loop in the last 30 s.", ["loop"])

@@ -80,7 +80,7 @@ class Switch(Steering):
 
     def __call__(self, snapshot: JobSnapshot, config: PolicyConfig) -> Plan:
         """The plan that the world carries out."""
-        seen = self._in_its_fleet(snapshot)
+        seen = self.in_its_fleet(snapshot)
         if self.fork is not None:
             return decide(seen, self.later)
         plan = decide(seen, self.own)
@@ -93,7 +93,8 @@ class Switch(Steering):
         self.on_fork(self.fork)
         return plan
 
-    def _in_its_fleet(self, snapshot: JobSnapshot) -> JobSnapshot:
+    def in_its_fleet(self, snapshot: JobSnapshot) -> JobSnapshot:
+        """What the world sees of itself, in a fleet as it was recorded; devices at the scale of the world."""
         scale = min(RANKS, self.case.ranks) / self.case.ranks
         return msgspec.structs.replace(
             snapshot,

@@ -2,6 +2,9 @@
 
 import json
 import re
+from collections.abc import Iterator
+
+from typer import Typer
 
 from controlplane.api.problems import TABLE
 from controlplane.changes.due import certificates
@@ -34,13 +37,17 @@ def told_paths() -> set[str]:
 
 def commands() -> set[str]:
     """`job submit`, `login`: every command of the program."""
-    found = {command.name or "" for command in app.registered_commands}
-    for group in app.registered_groups:
-        assert group.typer_instance is not None
-        for command in group.typer_instance.registered_commands:
-            assert command.callback is not None
-            found.add(f"{group.name} {command.name or command.callback.__name__}")
-    return found
+    return set(commands_of(app, ""))
+
+
+def commands_of(group: Typer, before: str) -> Iterator[str]:
+    """Of a group and of those within it."""
+    for command in group.registered_commands:
+        assert command.callback is not None
+        yield before + (command.name or (command.callback.__name__ if before else ""))
+    for inner in group.registered_groups:
+        assert inner.typer_instance is not None
+        yield from commands_of(inner.typer_instance, f"{before}{inner.name} ")
 
 
 def told_commands() -> set[str]:
@@ -52,8 +59,10 @@ def told_commands() -> set[str]:
             words = [word for word in text.split() if word.islower() and word.replace("-", "").isalpha()]
             if words[0] == "holdfast":
                 words = words[1:]
-                group = words[0] if len(words) == 2 else ""
-            found.add(" ".join(words) if len(words) == 2 or not group else f"{group} {words[0]}")
+                group = " ".join(words[:-1])
+                found.add(" ".join(words))
+            else:
+                found.add(" ".join(words) if not group else f"{group} {words[0]}")
     return found
 
 

@@ -6,9 +6,10 @@ import pytest
 
 from controlplane.policy.config import PolicyConfig
 from controlplane.protocol.rest.policy import ReplayCase
-from controlplane.simulator.continued import LOST_S, Priced, carried_on, moment_of
+from controlplane.simulator.continued import LOST_S, Priced, Switch, carried_on, moment_of
 from controlplane.simulator.moments import Kind
 from controlplane.simulator.rollout import Rollout
+from tests.unit.policy.builders import running
 
 OWN = PolicyConfig()
 SHORT = PolicyConfig(lease_s=3.0)
@@ -106,6 +107,14 @@ def test_a_silence_that_never_ends_is_a_lost_node_that_is_repaired() -> None:
     world.to_fork()
     assert list(world.lost) == [rank.node for p in world.world.trainer.processes.values() if p.index == 1
                                 for rank in p.ranks.values()][:1]  # fmt: skip
+
+
+def test_the_fleet_around_the_job_is_as_large_and_as_busy_as_it_was_recorded() -> None:
+    of = case(fleet_devices=1000, acts=3)
+    seen = Switch("", case=of, own=OWN, later=OWN).in_its_fleet(running(fleet_devices=6, acts_last_window=2))
+    assert (seen.fleet_devices, seen.acts_last_window) == (250, 5), "two of eight devices of a replica are simulated"
+    alone = Switch("", case=case(fleet_devices=6), own=OWN, later=OWN).in_its_fleet(running(fleet_devices=6))
+    assert alone.fleet_devices == 6
 
 
 def test_where_places_were_not_recorded_half_of_the_worlds_have_none() -> None:

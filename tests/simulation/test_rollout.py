@@ -14,7 +14,7 @@ from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.states import ReplicaState
 from controlplane.simulator import rollout
 from controlplane.simulator.load import load
-from controlplane.simulator.moments import REBOOT_S, SECOND, Kind, Moment, Strike, draw
+from controlplane.simulator.moments import DRAWN, REBOOT_S, SECOND, Kind, Moment, Strike, draw
 from controlplane.simulator.rollout import Judged, Luck, Rollout, judge, lucks_of
 from controlplane.simulator.steering import Fork, Steering
 
@@ -210,6 +210,6 @@ def test_moments_are_drawn_from_their_seeds_and_differ():
     drawn = [draw(seed) for seed in range(300)]
     assert drawn == [draw(seed) for seed in range(300)]
     assert {len(each.strikes) for each in drawn} == {1, 2}
-    assert {strike.kind for each in drawn for strike in each.strikes} == set(Kind)
+    assert {strike.kind for each in drawn for strike in each.strikes} == set(DRAWN)
     assert max(each.replicas for each in drawn) >= 24
     assert min(each.repair_s for each in drawn) >= REBOOT_S

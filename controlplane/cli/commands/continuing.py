@@ -68,16 +68,16 @@ def summed(differences: list[dict[str, Any]]) -> dict[str, Any]:
 def words(whole: dict[str, Any]) -> list[str]:
     """What it came to, for people."""
     found = whole["continued"]
-    told = []
+    said = []
     if found["incidents"]:
         word = "fewer" if found["change_gpu_s"] < 0 else "more"
-        told.append(
+        said.append(
             f"Continued in the simulator from {found['incidents']} recorded states, the candidate would have wasted"
             f" {abs(found['change_gpu_s']):.0f} GPU-seconds {word} (+/- {found['spread_gpu_s']:.0f} by what nobody can"
             " know)."
         )
-    told += [f"Cannot be continued: {number}, {reason}." for reason, number in found["not_continued"].items()]
-    return told
+    said += [f"Cannot be continued: {number}, {reason}." for reason, number in found["not_continued"].items()]
+    return said
 
 
 def line(each: dict[str, Any]) -> str:
@@ -87,7 +87,8 @@ def line(each: dict[str, Any]) -> str:
         return f"Cannot be continued: {each['no_case']}."
     spread = "" if found["spread_gpu_s"] is None else f" +/- {found['spread_gpu_s']:.0f}"
     missed = f"; {found['missed']} more came to another state" if found["missed"] else ""
-    return f"Continued: {found['change_gpu_s']:+.0f}{spread} GPU-seconds over {found['seeds']} seeds{missed}."
+    seeds = "1 seed" if found["seeds"] == 1 else f"{found['seeds']} seeds"
+    return f"Continued: {found['change_gpu_s']:+.0f}{spread} GPU-seconds over {seeds}{missed}."
 
 
 def _one(

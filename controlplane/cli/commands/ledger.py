@@ -13,10 +13,11 @@ import typer
 from controlplane.cli import context
 from controlplane.cli.context import Output
 from controlplane.cli.exits import CliError
-from controlplane.cli.output import ABSENT, Column, Format, Row, emit_rows, number, percent, say, text, to_json
+from controlplane.cli.output import ABSENT, Column, Format, Row, emit_rows, number, percent, say, span, text, to_json
 
 UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 HOUR_S = 3600.0
+ABSENT_MEAN = "not observed"
 FIELDS = ("since", "until", "by", "kind", "id", "label", "class", "gpu_s", "gpu_hours", "money", "currency")
 
 LOSSES = ("degraded", "checkpoint", "stall", "recovery", "lost_work", "preempted")
@@ -160,12 +161,21 @@ def _parquet(path: Path, answer: dict[str, Any]) -> None:
     parquet.write_table(pyarrow.Table.from_pylist(list(lines(answer)), schema=schema), path)
 
 
+def failures(found: dict[str, Any]) -> str:
+    """How often jobs failed, and how soon that was found and over; "not observed" where there was nothing."""
+    means = (("to failure (MTTF)", "mttf_s"), ("to detection (MTTD)", "mttd_s"), ("to recovery (MTTR)", "mttr_s"))
+    known = ", ".join(f"{name} {ABSENT_MEAN if found[key] is None else span(found[key])}" for name, key in means)
+    return f"{found['failures']} failures in {span(found['up_s'])} of training; mean time {known}."
+
+
 def _words(answer: dict[str, Any]) -> Iterator[str]:
     yield f"{answer['since']} to {answer['until']}: {gpu_time(answer['known_gpu_s'])}, each second once."
     if answer["queued_gpu_s"]:
         yield f"Beside them jobs asked for {gpu_time(answer['queued_gpu_s'])} that they did not hold."
     if answer["ettr"] is not None:
         yield f"Effective training time: {100 * answer['ettr']:.1f} % of what jobs asked for since they began."
+    if answer["failures"] is not None:
+        yield failures(answer["failures"])
     if answer["restated_gpu_s"]:
         yield f"{gpu_time(answer['restated_gpu_s'])} lie in stretches that were restated later."
     if answer["left_out"]:

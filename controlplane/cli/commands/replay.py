@@ -157,8 +157,8 @@ def _say(whole: dict[str, Any], *, candidate: bool, since: str) -> None:
         )
         say("what it costs not to act is not in this.")
     if candidate:
-        for told in continuing.words(whole):
-            say(told)
+        for line in continuing.words(whole):
+            say(line)
     for each in whole["differences"][:SHOWN]:
         say(f"\n{each['at']}  {each['job_name'] or 'fleet'}  {each['kind']}  {each['decision_id']}")
         for side in ("before", "after"):

@@ -61,8 +61,8 @@ def show(
     say("")
     emit_rows(row["matrix"], columns.AGREEMENT, output, context.screen(), name="rule")
     say("")
-    for told in words(row):
-        say(told)
+    for said in words(row):
+        say(said)
 
 
 @app.command()
@@ -95,19 +95,19 @@ def stop(
 def words(row: dict[str, Any]) -> list[str]:
     """Its score, and what keeps it from being promoted."""
     score, whose = row["score"], "the policy before it" if row["role"] == "watch" else "it"
-    told = [f"{score['decisions']} decisions over {score['days']:.1f} days: {score['differing']} differ."]
+    said = [f"{score['decisions']} decisions over {score['days']:.1f} days: {score['differing']} differ."]
     priced = f"{score['continued']} continued in the simulator, {score['expected']} by their own prices"
-    told.append(f"Of these {priced}, {score['unpriced']} without a price, {row['waiting']} still to come.")
+    said.append(f"Of these {priced}, {score['unpriced']} without a price, {row['waiting']} still to come.")
     if score["incidents"]:
         word = "less" if score["change_gpu_s"] < 0 else "more"
-        told.append(
+        said.append(
             f"Over {score['incidents']} incidents, which cost {score['live_gpu_s']:.0f} GPU-seconds, {whose} would have"
             f" wasted {abs(score['change_gpu_s']):.0f} {word} (+/- {score['error_gpu_s']:.0f})."
         )
     if row["role"] == "candidate" and row["state"] == "running":
-        told += [f"It may not be promoted: {reason}." for reason in row["below"]]
-        told += [] if row["below"] else ["It may be promoted: holdfast policy shadow promote."]
-    return told
+        said += [f"It may not be promoted: {reason}." for reason in row["below"]]
+        said += [] if row["below"] else ["It may be promoted: holdfast policy shadow promote."]
+    return said
 
 
 def _of(run: int) -> dict[str, Any]:

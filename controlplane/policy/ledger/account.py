@@ -29,10 +29,12 @@ class Key(NamedTuple):
 
 
 class JobAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one job in the window: what it held and, beside it, what it asked for and did not hold. `ettr`: productive
-    over full strength x time since its first attempt (None: none passed, or too few steps were seen)."""
+    """Of one job in the window: what it held and, beside it, what it asked for and did not hold. `gpus` at full
+    strength; `ettr`: productive over full strength x time since its first attempt (None: none passed, or too few steps
+    were seen)."""
 
     job: str
+    gpus: int
     held_gpu_s: float
     queued_gpu_s: float
     asked_gpu_s: float
@@ -251,6 +253,7 @@ def _job_account(
     asked = wall_s * job.gpus
     return JobAccount(
         job=job.id,
+        gpus=job.gpus,
         held_gpu_s=held_gpu_s,
         queued_gpu_s=queued,
         asked_gpu_s=asked,

@@ -61,7 +61,7 @@ from controlplane.protocol.rest.jobs import (
     Step,
     Wall,
 )
-from controlplane.protocol.rest.ledger import Ledger, LedgerClass, LedgerRow
+from controlplane.protocol.rest.ledger import Ledger, LedgerClass, LedgerFailures, LedgerRow
 from controlplane.protocol.rest.policy import (
     Policy,
     PolicyChange,
@@ -142,6 +142,7 @@ __all__ = [
     "Layout",
     "Ledger",
     "LedgerClass",
+    "LedgerFailures",
     "LedgerRow",
     "Log",
     "Me",

@@ -30,12 +30,27 @@ class LedgerRow(Answer, frozen=True, kw_only=True):
     ettr: float | None
 
 
+class LedgerFailures(Answer, frozen=True, kw_only=True):
+    """Incidents of jobs that began with a fault in the window: so many `failures` in `up_s` seconds of training of all
+    jobs together. Mean time to failure, from the fault until it was `detected` and until training was back
+    (`recovered`), in seconds; null: not observed."""
+
+    failures: int
+    up_s: float
+    detected: int
+    recovered: int
+    mttf_s: float | None
+    mttd_s: float | None
+    mttr_s: float | None
+
+
 class Ledger(Answer, frozen=True, kw_only=True):
     """Every second of every device between `since` and `until` in exactly one class: `classes` sum to `known_gpu_s`,
     and so do all `rows` (the largest are there, `left_out` are not). Nothing later than `judged_until` is judged yet
     (null: nothing was), nothing from before `known_since` is known. `restated_gpu_s`: in stretches that a late fact
     changed after they were first shown. `queued_gpu_s` is demand beside the ledger. `ettr`: productive GPU-seconds over
-    full strength x time since the first attempt of all jobs (null: none has a figure). `price` of a GPU-hour in
+    full strength x time since the first attempt of all jobs (null: none has a figure). `failures` of jobs (null: of one
+    node, as failures are of jobs). `price` of a GPU-hour in
     `currency`; null: not set. A rest of some class below 0: the undisturbed step was taken a little too long."""
 
     since: str
@@ -47,6 +62,7 @@ class Ledger(Answer, frozen=True, kw_only=True):
     restated_gpu_s: float
     queued_gpu_s: float
     ettr: float | None
+    failures: LedgerFailures | None
     price: float | None
     currency: str | None
     classes: list[LedgerClass]

@@ -73,6 +73,8 @@ export const overview = () =>
 export const policy = (job: string) =>
   queryOptions({ queryKey: [...keys.policy, job], queryFn: ({ signal }) => get("/policy", {}, { job_id: job }, signal), refetchInterval: every(POLL_MS) });
 export const policyVersions = (job: string) => listOf([...keys.policy, job, "versions"], "/policy/versions", {}, { job_id: job });
+export const policyShadow = () =>
+  queryOptions({ queryKey: [...keys.policy, "shadow"], queryFn: ({ signal }) => get("/policy/shadow", {}, {}, signal), refetchInterval: every(POLL_MS) });
 export const policyDiff = (before: number, after: number, job: string) =>
   queryOptions({ queryKey: [...keys.policy, job, "diff", before, after], queryFn: ({ signal }) => get("/policy/diff", {}, { before, after, job_id: job }, signal) });
 

@@ -7,7 +7,7 @@ import type { Attempt, Checkpoint, Command, Fault, Incident, Job, LedgerClass, N
 export type {
   Accepted, Alternative, Attempt, Breaker, Budget, Certificate, Check, Checkpoint, Command, DeadLetter, Decision, DecisionDetail, Device, DeviceLive,
   DeviceAround, DeviceSeries, DryRun, Event as EventItem, Fault as FaultKind, FirstFailure, Health, Incident, IncidentDetail, IncidentReadings, Job, JobDetail,
-  Layout, Ledger, LedgerClass, LedgerRow, Log, Me, Node, NodeDetail, NotHeard, Overview, Part as HealthPart, Phase as IncidentPhase, Policy, PolicyReplay, Project, ProjectDetail, QueuedJob, Rank, RankLive, RankSpeed, ReadingAround, Repeated,
+  Layout, Ledger, LedgerClass, LedgerRow, Log, Me, Node, NodeDetail, NotHeard, Overview, Part as HealthPart, Phase as IncidentPhase, Policy, PolicyReplay, Project, ProjectDetail, QueuedJob, Rank, RankLive, RankSpeed, ReadingAround, Repeated, Shadow,
   Replica, SectionTimeout, Signal, StackGroups, Step, FieldError as SpecFault,
 } from "./openapi.gen";
 export type JobState = Job["state"];

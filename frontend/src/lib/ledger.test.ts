@@ -7,7 +7,7 @@ const row = (changes: Partial<LedgerRow> = {}): LedgerRow => ({
 });
 const ledger = (changes: Partial<Ledger> = {}): Ledger => ({
   since: "2026-03-01T00:00:00Z", until: "2026-03-08T00:00:00Z", judged_until: null, known_since: null, by: "cause", known_gpu_s: 3600, restated_gpu_s: 0,
-  queued_gpu_s: 0, ettr: null, price: null, currency: null, classes: [], rows: [row()], left_out: 0, as_of_seq: 1, ...changes,
+  queued_gpu_s: 0, ettr: null, failures: null, price: null, currency: null, classes: [], rows: [row()], left_out: 0, as_of_seq: 1, ...changes,
 });
 
 describe("the ledger", () => {

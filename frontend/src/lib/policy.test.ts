@@ -23,8 +23,8 @@ describe("a policy document as a form", () => {
 });
 
 const made = (choice: string, mode: string, cost: number | null): PolicyReplay["differences"][number]["before"] => ({ rule: "replica_failure", choice, mode, sentence: "", cost_gpu_s: cost });
-const page = (...differences: PolicyReplay["differences"]): PolicyReplay => ({ replayed: 10, equal: 10 - differences.length, differences, left_out: { old: 1 }, changes: [], next: null });
-const row = { decision_id: "d", job_id: "j", job_name: "a", at: "2026-01-01T00:00:00Z", fields: [] };
+const page = (...differences: PolicyReplay["differences"]): PolicyReplay => ({ replayed: 10, equal: 10 - differences.length, differences, left_out: { old: 1 }, changes: [], policies: {}, next: null });
+const row = { decision_id: "d", job_id: "j", job_name: "a", at: "2026-01-01T00:00:00Z", fields: [], assumed: false, case: null, no_case: "", incident_id: null, own: "", other: "" };
 
 describe("a dry run", () => {
   it("counts what would be carried out and what would not, with its price", () => {

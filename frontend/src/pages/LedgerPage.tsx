@@ -5,7 +5,7 @@ import { useSearchParams } from "react-router";
 import * as queries from "../api/queries";
 import type { Ledger } from "../api/types";
 import { ClassTable, LedgerBar, RowTable } from "../components/LedgerParts";
-import { percent } from "../lib/format";
+import { duration, percent } from "../lib/format";
 import { csv, gpuHours, lost, money } from "../lib/ledger";
 import { Empty, Figure, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
 
@@ -96,6 +96,7 @@ function Figures({ ledger, lostGpuS }: { ledger: Ledger; lostGpuS: number }): Re
       />
       <Figure label="Lost in jobs" value={<Hours gpuS={lostGpuS} />} tone={lostGpuS > 0.2 * ledger.known_gpu_s ? "warn" : undefined} note={price === null ? "held, without progress" : money((lostGpuS / 3600) * price, currency)} title="Degraded, checkpoints, stalls, recovery, lost work and preemption" />
       <Figure label="Queued beside it" value={<Hours gpuS={ledger.queued_gpu_s} />} note="asked for, not held" title="Demand is no device's second: what jobs asked for and did not hold" />
+      {ledger.failures ? <Failures failures={ledger.failures} /> : null}
       <Figure
         label="Judged until"
         value={<Time at={ledger.judged_until} />}
@@ -103,6 +104,17 @@ function Figures({ ledger, lostGpuS }: { ledger: Ledger; lostGpuS: number }): Re
         title="Nothing later is in it. Restated: stretches that a restart, or an incident found later, changed after they were first shown"
       />
     </dl>
+  );
+}
+
+function Failures({ failures }: { failures: NonNullable<Ledger["failures"]> }): ReactElement {
+  const mean = (value: number | null): ReactElement | string => value === null ? <span className="missing">not observed</span> : duration(value);
+  return (
+    <>
+      <Figure label="Time to failure (MTTF)" value={mean(failures.mttf_s)} note={`${failures.failures} in ${duration(failures.up_s)} of training`} title="Training time of all jobs / incidents that began with a fault" />
+      <Figure label="Time to detection (MTTD)" value={mean(failures.mttd_s)} note={`of ${failures.detected}`} title="From the fault, the last sign of progress, until it was detected" />
+      <Figure label="Time to recovery (MTTR)" value={mean(failures.mttr_s)} note={`of ${failures.recovered}`} title="From the fault until training was back, whole or with fewer replicas" />
+    </>
   );
 }
 

@@ -7,6 +7,7 @@ import * as queries from "../api/queries";
 import type { Policy } from "../api/types";
 import { PolicyDryRun } from "../components/PolicyDryRun";
 import { PolicyForm } from "../components/PolicyForm";
+import { PolicyShadow } from "../components/PolicyShadow";
 import { PolicyVersions } from "../components/PolicyVersions";
 import { paths } from "../lib/paths";
 import { Loaded, PageHead, Panel, Problem, Skeleton } from "../ui/basics";
@@ -72,6 +73,7 @@ function Editor({ policy, job }: { policy: Policy; job: string }): ReactElement 
         </Panel>
         <div className="stack">
           <PolicyDryRun text={text} job={job} changed={changed} />
+          {job === "" ? <PolicyShadow policy={policy} text={text} changed={changed} admin={admin} /> : null}
           <PolicyVersions policy={policy} job={job} admin={admin} />
         </div>
       </div>

@@ -81,8 +81,8 @@ def test_below_the_bar_it_is_not_promoted_and_every_reason_is_told(caller: Any, 
     compared()
     refused = admin.post("/policy/shadow:promote", {"run": run, "parent": 0, "reason": "now"})
     assert refused.status_code == 409
-    told = [each["message"] for each in refused.json()["errors"]]
-    assert ["the bar asks for 50" in told[0], "the bar asks for 1" in told[1], len(told)] == [True, True, 2]
+    reasons = [each["message"] for each in refused.json()["errors"]]
+    assert ["the bar asks for 50" in reasons[0], "the bar asks for 1" in reasons[1], len(reasons)] == [True, True, 2]
     assert selectors.of_fleet() == DEFAULT
 
 

@@ -122,6 +122,11 @@ holdfast policy versions
 holdfast policy diff 0
 holdfast policy dry-run policy.yaml --since 1h
 holdfast decision replay --since 1h
+printf 'max_acts: 14\n' > shadow.yaml
+holdfast policy shadow start shadow.yaml --min-decisions 1000
+holdfast policy shadow show
+holdfast policy shadow promote || echo "below the bar: $?"
+holdfast policy shadow stop --reason "looked at"
 holdfast policy rollback 0 --reason "as it was"
 """
 SERVER = """

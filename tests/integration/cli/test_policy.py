@@ -10,10 +10,12 @@ from django.contrib.auth.models import User
 from controlplane.access.services import create_api_token
 from controlplane.cli.exits import Exit
 from controlplane.jobs.models import Job
-from controlplane.policies import selectors
+from controlplane.policies import selectors, shadows
 from controlplane.policy.document import DEFAULT
+from controlplane.recovery import shadowing
 from controlplane.recovery.models import Decision
 from tests.integration.backend.builders import job_that_lost_a_rank
+from tests.integration.backend.recorded import keep, stills
 from tests.integration.cli.conftest import World
 
 Run = Callable[..., Any]
@@ -91,6 +93,47 @@ def test_a_dry_run_says_what_would_have_been_held_and_its_price(world: World, ho
     assert selectors.of_fleet() == DEFAULT
     rows = holdfast("decision", "replay", "--policy", "policy.yaml", "--since", "1h", "-o", "json").json
     assert (rows["fewer"], rows["more"]) == ({"evict_and_replace": 1}, {})
+
+
+def test_what_differs_is_continued_in_the_simulator_from_its_recorded_state(world: World, holdfast: Run) -> None:
+    Decision.objects.all().delete()
+    keep(stills(0), name="sim")
+    done = holdfast("policy", "dry-run", written("lease_s: 3\n"), "--since", "1h", "--seeds", "1")
+    assert done.code == Exit.OK, done.err
+    assert "Continued in the simulator from 3 recorded states" in done.out
+    assert "GPU-seconds over 1 seed." in done.out and "Continuing 1 of 6" in done.err
+    none = holdfast("decision", "replay", "--policy", "policy.yaml", "--since", "1h", "--seeds", "0", "-o", "json").json
+    assert none["continued"]["not_continued"] == {"it was not asked for": 6}
+    assert holdfast("policy", "dry-run", "policy.yaml", "--within", "soon").code == Exit.USAGE
+    assert holdfast("policy", "dry-run", "policy.yaml", "--seeds", "65").code == Exit.USAGE
+
+
+def test_a_shadow_is_started_shown_refused_promoted_and_stopped(
+    admin: World, holdfast: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert holdfast("policy", "shadow", "show").code == Exit.NOT_FOUND
+    refused = holdfast("policy", "shadow", "start", written("leese_s: 3\n"))
+    assert refused.code == Exit.USAGE and "policy.yaml, line 1: /leese_s: no such field" in refused.err
+    started = holdfast(
+        "policy", "shadow", "start", written("stop_grace_s: 11\n"), "--min-decisions", "1", "--min-days", "0"
+    )
+    assert started.code == Exit.OK and "acts on nothing" in started.out
+    assert "the bar asks for 1" in holdfast("policy", "shadow", "show").out
+    early = holdfast("policy", "shadow", "promote")
+    assert early.code == Exit.CONFLICT and "below the bar" in early.err
+    keep(stills(0), name="sim")
+    run = shadows.running()
+    assert run is not None
+    run.after = ""
+    shadowing.compare(run)
+    shown = holdfast("policy", "shadow", "show").out
+    assert "leave_out" in shown and "It may be promoted" in shown
+    assert holdfast("policy", "shadow", "promote", "-r", "it is better").code == Exit.OK
+    assert selectors.of_fleet().stop_grace_s == 11.0
+    assert "it watches version 1" in holdfast("policy", "shadow", "show").out
+    assert holdfast("policy", "shadow", "show", "-o", "json").json["role"] == "watch"
+    assert holdfast("policy", "shadow", "stop", "-r", "enough").code == Exit.OK
+    assert "stopped" in holdfast("policy", "shadow", "show").out
 
 
 def test_a_replay_exits_by_whether_all_came_out_equal(world: World, holdfast: Run, lost: Job) -> None:

@@ -25,6 +25,7 @@ NAMES = {
     "holdfast_checkpoint_age_limit_seconds": ("gauge", ()),
     "holdfast_job_work_at_risk_seconds": ("gauge", ("job_id",)),
     "holdfast_gpu_time_seconds": ("gauge", ("class",)),
+    "holdfast_failure_mean_seconds": ("gauge", ("mean",)),
     "holdfast_gpu_queued_seconds": ("gauge", ()),
     "holdfast_outbox_pending": ("gauge", ()),
     "holdfast_outbox_oldest_seconds": ("gauge", ()),

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as parquet
 import pytest
 
-from controlplane.cli.commands.ledger import FIELDS, begin, gpu_time, lines, write
+from controlplane.cli.commands.ledger import FIELDS, begin, failures, gpu_time, lines, write
 from controlplane.cli.exits import CliError
 
 UNTIL = datetime(2026, 3, 8, tzinfo=UTC)
@@ -83,3 +83,11 @@ def test_without_a_price_there_is_no_money(tmp_path: Path) -> None:
 )
 def test_a_small_amount_is_written_in_seconds_and_never_as_nothing(gpu_s: float, said: str) -> None:
     assert gpu_time(gpu_s) == said
+
+
+def test_failures_are_said_with_their_means_and_what_was_not_observed() -> None:
+    found = {"failures": 2, "up_s": 7200.0, "mttf_s": 3600.0, "mttd_s": 2.0, "mttr_s": None}
+    assert failures(found) == (
+        "2 failures in 2h0m of training; mean time to failure (MTTF) 1h0m, to detection (MTTD) 2.0s,"
+        " to recovery (MTTR) not observed."
+    )

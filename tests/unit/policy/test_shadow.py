@@ -97,11 +97,11 @@ def test_of_an_incident_the_first_decision_with_a_price_counts_once() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(Agreement), st.sampled_from(("a", "b", "c"))), max_size=30))
-def test_every_decision_is_in_the_matrix_once(told: list[tuple[Agreement, str]]) -> None:
-    matrix = matrix_of(verdict(rule=rule, agreement=agreement) for agreement, rule in told)
-    assert sum(sum(row.values()) for row in matrix.values()) == len(told)
-    for agreement, rule in told:
-        assert matrix[rule][agreement] == sum((agreement, rule) == each for each in told)
+def test_every_decision_is_in_the_matrix_once(every: list[tuple[Agreement, str]]) -> None:
+    matrix = matrix_of(verdict(rule=rule, agreement=agreement) for agreement, rule in every)
+    assert sum(sum(row.values()) for row in matrix.values()) == len(every)
+    for agreement, rule in every:
+        assert matrix[rule][agreement] == sum((agreement, rule) == each for each in every)
 
 
 def test_a_candidate_over_the_bar_may_be_promoted() -> None:
