@@ -16,6 +16,7 @@ from controlplane.cli.commands import (
     join_token,
     ledger,
     policy,
+    queue,
     rank,
     recovery,
     replay,
@@ -46,6 +47,8 @@ policy.app.command("dry-run")(replay.dry_run)
 recovery.decision.command("replay")(replay.replay)
 app.command("chaos")(chaos.chaos)
 app.command("ledger")(ledger.ledger)
+app.command("queue")(queue.queue)
+app.command("capacity")(queue.capacity)
 app.command("login")(account.login)
 app.command("password")(account.password)
 app.command("config")(account.show_config)

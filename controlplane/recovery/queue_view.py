@@ -1,11 +1,13 @@
-"""Why a job waits, as the API answers it (`protocol.rest.JobQueue`): the plan that passes ask, made when asked."""
+"""Why jobs wait, as the API answers it (`protocol.rest.queue`): the plan that passes ask, made when asked."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from controlplane.jobs.models import Job
-from controlplane.policy.queue.explain import Explanation, Named, explain
+from controlplane.policy.queue.explain import Explanation, Named, explain, explained
 from controlplane.policy.queue.place import Victim
+from controlplane.policy.queue.rows import Entry, QueuePlan
+from controlplane.policy.queue.schedule import schedule
 from controlplane.policy.queue.spared import Spared
 from controlplane.protocol.states import QUEUED_JOB
 from controlplane.recovery import load_queue, stakes
@@ -20,10 +22,65 @@ def job_queue(job: Job) -> Json:
     found = None
     if job.state in QUEUED_JOB and any(each.id == job.id for each in queue):
         found = explain(queue, load_queue.load_fleet(queue), load_queue.config(), now_s(), job.id)
-    return _outside(job, len(queue)) if found is None else _inside(found)
+    return _outside(job, len(queue)) if found is None else _inside(found, _prices([found]))
 
 
-def _inside(found: Explanation) -> Json:
+def queue_page(after: tuple[int, str] | None, limit: int) -> tuple[list[Json], tuple[int, str] | None, int]:
+    """Rows of the queue in line behind the row `after` (its place and its job), where the next page begins, and how
+    many jobs wait. A job that has left the queue meanwhile is followed by whoever has its place now."""
+    queue = load_queue.waiting()
+    fleet, config, moment_s = load_queue.load_fleet(queue), load_queue.config(), now_s()
+    plan = schedule(queue, fleet, config, moment_s)
+    first = _behind(plan, after)
+    shown = plan.entries[first : first + limit]
+    found = explained(plan, shown, fleet, config, moment_s)
+    prices = _prices(found)
+    columns = ("project", "owner", "state")
+    rows = Job.objects.filter(pk__in=[entry.job.id for entry in shown]).values("id", *columns)
+    about = {row["id"]: row for row in rows}
+    named = {entry.job.id: entry for entry in plan.entries}
+    items = [_row(each, about[each.entry.job.id], named, prices) for each in found if each.entry.job.id in about]
+    more = first + limit < len(plan.entries)
+    return items, (shown[-1].place, shown[-1].job.id) if more else None, len(plan.entries)
+
+
+def _behind(plan: QueuePlan, after: tuple[int, str] | None) -> int:
+    """The index of the first row behind that one."""
+    if after is None:
+        return 0
+    place, job_id = after
+    return next((entry.place for entry in plan.entries if entry.job.id == job_id), place - 1)
+
+
+def _row(found: Explanation, job: Json, named: Mapping[str, Entry], prices: Mapping[str, float]) -> Json:
+    entry, behind = found.entry, named.get(found.entry.behind)
+    same = ("job_id", "priority", "place", "turn", "may_start", "sentence", "needs", "expected_at")
+    lists = ("makes_room", "preempts", "outranks", "no_preemption")
+    inside = _inside(found, prices)
+    return {name: inside[name] for name in (*same, *lists)} | {
+        "name": entry.job.name,
+        "project": job["project"],
+        "owner": job["owner"],
+        "state": job["state"],
+        "submitted_at": _at(entry.job.submitted_s),
+        "devices": entry.job.demand.devices,
+        "gpu_type": entry.job.demand.gpu_type,
+        "behind": None if behind is None else _other(behind),
+    }
+
+
+def _other(entry: Entry) -> Json:
+    job = entry.job
+    return {"id": job.id, "name": job.name, "priority": job.priority, "expected_end_at": None}
+
+
+def _prices(found: Iterable[Explanation]) -> Mapping[str, float]:
+    """What it was expected to cost those that yield, by job."""
+    urgent = [each.entry.job.id for each in found if each.yields]
+    return stakes.expected(urgent) if urgent else {}
+
+
+def _inside(found: Explanation, prices: Mapping[str, float]) -> Json:
     entry = found.entry
     return {
         "job_id": entry.job.id,
@@ -40,7 +97,7 @@ def _inside(found: Explanation) -> Json:
         "ahead": _named(found.ahead),
         "ahead_count": found.ahead_count,
         "makes_room": _named(found.frees),
-        "preempts": [*map(_preemption, found.preempts), *_yields(found)],
+        "preempts": [*map(_preemption, found.preempts), *_yields(found, prices)],
         "expected_at": _at(entry.expected_s),
         "outranks": _named(found.outranks),
         "no_preemption": found.no_preemption,
@@ -78,16 +135,15 @@ def _preemption(victim: Victim) -> Json:
     return {name: getattr(victim, name) for name in names} | {"asked": False}
 
 
-def _yields(found: Explanation) -> list[Json]:
+def _yields(found: Explanation, prices: Mapping[str, float]) -> list[Json]:
     """With what it was expected to cost when they were asked."""
-    lost = stakes.expected(found.entry.job.id)
     return [
         {
             "id": job.id,
             "name": job.name,
             "priority": job.priority,
             "devices": None,
-            "lost_gpu_s": lost.get(job.id),
+            "lost_gpu_s": prices.get(job.id),
             "asked": True,
         }
         for job in found.yields

@@ -32,9 +32,9 @@ def yielding() -> Mapping[str, str]:
     return {job_id: urgent or "" for job_id, urgent in rows.values_list("job_id", "urgent_id") if job_id}
 
 
-def expected(urgent: str) -> Mapping[str, float]:
-    """GPU-seconds that it was expected to cost each job that is asked to yield to this one."""
-    rows = _asked().filter(LIVE, urgent=urgent, withdrawn_by="")
+def expected(yielding_to: Collection[str]) -> Mapping[str, float]:
+    """GPU-seconds that it was expected to cost each job that is asked to yield to one of these."""
+    rows = _asked().filter(LIVE, urgent__in=list(yielding_to), withdrawn_by="")
     return {job_id: value for job_id, value in rows.values_list("job_id", "value") if job_id}
 
 

@@ -15,6 +15,7 @@ from controlplane.sdk.calls import API, Call, Page
 from controlplane.sdk.errors import ApiError, SdkError, UnavailableError, error_for
 from controlplane.sdk.ledger import Ledger
 from controlplane.sdk.policy import Policy
+from controlplane.sdk.queue import Queue
 from controlplane.sdk.resources import (
     Audit,
     Decisions,
@@ -54,7 +55,7 @@ class Client:
         group = (self.run, self._iterate, self.watch)
         self.jobs, self.nodes, self.incidents = Jobs(*group), Nodes(*group), Incidents(*group)
         self.decisions, self.tokens, self.demo = Decisions(*group), Tokens(*group), Demo(*group)
-        self.join_tokens, self.ledger = JoinTokens(*group), Ledger(*group)
+        self.join_tokens, self.ledger, self.queue = JoinTokens(*group), Ledger(*group), Queue(*group)
         self.audit, self.requests, self.policy = Audit(*group), Requests(*group), Policy(*group)
 
     def __enter__(self) -> "Client":

@@ -73,7 +73,19 @@ from controlplane.protocol.rest.policy import (
     ReplayDifference,
     ReplayedDecision,
 )
-from controlplane.protocol.rest.queue import JobQueue, QueuedJob, QueuedPreemption, QueuedSpared
+from controlplane.protocol.rest.queue import (
+    Capacity,
+    CapacityCounts,
+    ExpectedEnd,
+    JobQueue,
+    QueuedJob,
+    QueuedPreemption,
+    QueuedSpared,
+    SegmentCapacity,
+    TypeCapacity,
+    WaitingJob,
+    Yielding,
+)
 from controlplane.protocol.rest.recovery import (
     Alternative,
     Certificate,
@@ -97,6 +109,8 @@ __all__ = [
     "Attention",
     "AuditEntry",
     "Budget",
+    "Capacity",
+    "CapacityCounts",
     "Certificate",
     "Check",
     "Checkpoint",
@@ -111,6 +125,7 @@ __all__ = [
     "DeviceSeries",
     "DryRun",
     "Event",
+    "ExpectedEnd",
     "Fault",
     "FaultValue",
     "FieldError",
@@ -163,6 +178,7 @@ __all__ = [
     "RequestDetail",
     "RestartEntry",
     "SectionTimeout",
+    "SegmentCapacity",
     "Series",
     "Signal",
     "Spare",
@@ -170,7 +186,10 @@ __all__ = [
     "StageLoad",
     "Step",
     "Token",
+    "TypeCapacity",
     "Version",
+    "WaitingJob",
     "Wall",
     "XidAround",
+    "Yielding",
 ]

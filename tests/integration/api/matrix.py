@@ -72,6 +72,8 @@ OPERATIONS: dict[str, Row] = {
     "GET /events": Row("read"),
     "GET /events/watch": Row("read"),
     "GET /ledger": Row("read"),
+    "GET /queue": Row("read"),
+    "GET /capacity": Row("read"),
     "GET /overview": Row("read"),
     "GET /nodes": Row("read"),
     "GET /nodes/{node_id}": Row("read"),

@@ -77,6 +77,8 @@ holdfast request get "$asked"
 holdfast request withdraw "$asked" --reason "it has a new fan"
 holdfast ledger --since 7d --by cause --export ledger.csv
 holdfast ledger --job first-light --by job
+holdfast queue
+holdfast capacity
 holdfast chaos
 """
 NODES = """
