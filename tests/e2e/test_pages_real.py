@@ -53,10 +53,11 @@ def page(real: Target, chromium: Browser, place: str) -> Iterator[Page]:
 FIXED = {
     "overview": "/", "overview-table": "/?map=table", "overview-job": "/?colour=job", "jobs": "/jobs",
     "submit": "/jobs/new", "incidents": "/incidents", "nodes": "/nodes", "not-found": "/nowhere",
-    "ledger": "/ledger", "ledger-job": "/ledger?by=job&window=1h",
+    "queue": "/queue", "ledger": "/ledger", "ledger-job": "/ledger?by=job&window=1h",
 }  # fmt: skip
 # What a reader must find there, and what would be untrue.
 SAID = {
+    "queue": ("Too few devices are free", "Kept as spare", "Of 5 jobs with devices nobody knows when they end"),
     "ledger": ("Every second of every device, once", "free, and no job took it"),
     "job-spec": ("apiVersion", "allow_faults"),
     "incident-lost": ("the job failed", "The job failed, so there is no recovery to certify."),

@@ -131,8 +131,8 @@ class TypeCapacity(Answer, frozen=True, kw_only=True):
 
 
 class ExpectedEnd(Answer, frozen=True, kw_only=True):
-    """A job that has `devices`, and when it is expected to end: by its steps that are left and their pace, now where
-    its processes leave already (`leaves`)."""
+    """A job that has `devices`, and when it is expected to end: by its steps that are left and their pace, now where it
+    leaves already (`leaves`): it has ended, or yields."""
 
     id: str
     name: str

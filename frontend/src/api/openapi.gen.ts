@@ -24,6 +24,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/capacity": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What devices are in use for
+         * @description Each device once, by type and segment; which jobs are expected to end when, and who yields to whom.
+         */
+        get: operations["controlplane_api_routers_queue_get_capacity"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/decisions/{decision_id}": {
         parameters: {
             query?: never;
@@ -1357,6 +1377,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/queue": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Every job that waits
+         * @description In line, the first to start first: what each waits for, what would make room, and whom it would displace.
+         */
+        get: operations["controlplane_api_routers_queue_get_queue"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/requests": {
         parameters: {
             query?: never;
@@ -1630,6 +1670,42 @@ export interface components {
                 [key: string]: number;
             };
             window_s: number;
+        };
+        /**
+         * Capacity
+         * @description What the devices of the fleet are in use for at `at`. `ends`: the first jobs that are expected to end, the
+         *         soonest first, of `ends_count`; of `ends_unknown` more that have devices nobody knows when they end. `yields`: the
+         *         first of `yields_count`. `types_left_out`: models beyond those listed, the largest, which `counts` has too.
+         */
+        Capacity: {
+            as_of_seq: number;
+            at: string;
+            counts: components["schemas"]["CapacityCounts"];
+            ends: components["schemas"]["ExpectedEnd"][];
+            ends_count: number;
+            ends_unknown: number;
+            types: components["schemas"]["TypeCapacity"][];
+            types_left_out: number;
+            waiting: number;
+            yields: components["schemas"]["Yielding"][];
+            yields_count: number;
+        };
+        /**
+         * CapacityCounts
+         * @description Each device in one of six: `devices` = in_use (a job has it) + free + spare (kept for a job) + draining +
+         *         cordoned + down (it or its node is of no use now). `leaving`: so many of those in use are on nodes that take no new
+         *         work, so nobody gets them when their job ends.
+         */
+        CapacityCounts: {
+            cordoned: number;
+            devices: number;
+            down: number;
+            draining: number;
+            free: number;
+            in_use: number;
+            leaving: number;
+            nodes: number;
+            spare: number;
         };
         /**
          * Certificate
@@ -2111,6 +2187,19 @@ export interface components {
             replica: number;
         };
         /**
+         * ExpectedEnd
+         * @description A job that has `devices`, and when it is expected to end: by its steps that are left and their pace, now where it
+         *         leaves already (`leaves`): it has ended, or yields.
+         */
+        ExpectedEnd: {
+            devices: number;
+            expected_end_at: string;
+            id: string;
+            leaves: boolean;
+            name: string;
+            priority: number;
+        };
+        /**
          * Fault
          * @description A fault the demo can inject; `needs` names the fields it takes; `value` None: it takes none.
          */
@@ -2452,10 +2541,11 @@ export interface components {
         /**
          * IncidentReadings
          * @description Of the devices that the incident's findings name, from 5 minutes before the fault (the last progress, or its
-         *         first sign) until 2 minutes after it and after its detection. `complete`: that time is over. `note` says what
-         *         was left out.
+         *         first sign) until 2 minutes after it and after its detection. `complete`: that time is over; `awaited`:
+         *         readings of its end may not be stored yet. `note` says what was left out.
          */
         IncidentReadings: {
+            awaited: boolean;
             complete: boolean;
             detected_at: string | null;
             devices: components["schemas"]["DeviceAround"][];
@@ -4039,6 +4129,14 @@ export interface components {
             why: string;
         };
         /**
+         * SegmentCapacity
+         * @description Devices of one type in one segment (an NVLink domain or a block of the network; "": of nodes that name none).
+         */
+        SegmentCapacity: {
+            counts: components["schemas"]["CapacityCounts"];
+            segment: string;
+        };
+        /**
          * Series
          * @description Histories of a node's devices.
          */
@@ -4537,6 +4635,16 @@ export interface components {
             weight_decay: number;
         };
         /**
+         * TypeCapacity
+         * @description Devices of one model: in all, and by segment, of which the first are listed and `left_out` more are not.
+         */
+        TypeCapacity: {
+            counts: components["schemas"]["CapacityCounts"];
+            gpu_type: string;
+            left_out: number;
+            segments: components["schemas"]["SegmentCapacity"][];
+        };
+        /**
          * Unheard
          * @description The same with what moves: `silent_s` now, and `acts_at`: when its ranks are started elsewhere, if
          *         nothing is heard of them till then (None: nothing is concluded from silence now).
@@ -4582,6 +4690,34 @@ export interface components {
              * @default 50
              */
             limit: number;
+        };
+        /**
+         * WaitingJob
+         * @description A row of the queue: `place` from 1, the first in line. `needs` in words, which takes `devices` of `gpu_type`
+         *         (null: of any). `behind`: the job that it waits for, where it may not start before that one. What the other fields
+         *         mean, `JobQueue` says.
+         */
+        WaitingJob: {
+            behind: components["schemas"]["QueuedJob"] | null;
+            devices: number;
+            expected_at: string | null;
+            gpu_type: string | null;
+            job_id: string;
+            makes_room: components["schemas"]["QueuedJob"][];
+            may_start: boolean;
+            name: string;
+            needs: string;
+            no_preemption: string;
+            outranks: components["schemas"]["QueuedJob"][];
+            owner: string;
+            place: number;
+            preempts: components["schemas"]["QueuedPreemption"][];
+            priority: number;
+            project: string;
+            sentence: string;
+            state: string;
+            submitted_at: string;
+            turn: string;
         };
         /**
          * Wall
@@ -4638,6 +4774,19 @@ export interface components {
             at: string;
             meaning: string;
             xid: number;
+        };
+        /**
+         * Yielding
+         * @description A running job that saves and yields its `devices`: to the job `to`, or because a person asked (null). What that
+         *         is expected to cost, in GPU-seconds; null: not known.
+         */
+        Yielding: {
+            devices: number;
+            id: string;
+            lost_gpu_s: number | null;
+            name: string;
+            priority: number;
+            to: components["schemas"]["QueuedJob"] | null;
         };
     };
     responses: {
@@ -4763,6 +4912,8 @@ export type Attention = components['schemas']['Attention'];
 export type AuditEntry = components['schemas']['AuditEntry'];
 export type AuditFilter = components['schemas']['AuditFilter'];
 export type Budget = components['schemas']['Budget'];
+export type Capacity = components['schemas']['Capacity'];
+export type CapacityCounts = components['schemas']['CapacityCounts'];
 export type Certificate = components['schemas']['Certificate'];
 export type Check = components['schemas']['Check'];
 export type Checkpoint = components['schemas']['Checkpoint'];
@@ -4786,6 +4937,7 @@ export type EmergencyCheckpoint = components['schemas']['EmergencyCheckpoint'];
 export type Event = components['schemas']['Event'];
 export type EventQuery = components['schemas']['EventQuery'];
 export type EvictReplica = components['schemas']['EvictReplica'];
+export type ExpectedEnd = components['schemas']['ExpectedEnd'];
 export type Fault = components['schemas']['Fault'];
 export type FaultRank = components['schemas']['FaultRank'];
 export type FaultSchedule = components['schemas']['FaultSchedule'];
@@ -4878,6 +5030,7 @@ export type RestartEntry = components['schemas']['RestartEntry'];
 export type RiskTrigger = components['schemas']['RiskTrigger'];
 export type Scheduling = components['schemas']['Scheduling'];
 export type SectionTimeout = components['schemas']['SectionTimeout'];
+export type SegmentCapacity = components['schemas']['SegmentCapacity'];
 export type Series = components['schemas']['Series'];
 export type SeriesQuery = components['schemas']['SeriesQuery'];
 export type Signal = components['schemas']['Signal'];
@@ -4896,14 +5049,17 @@ export type Token = components['schemas']['Token'];
 export type TraceAllocations = components['schemas']['TraceAllocations'];
 export type TrainSpec = components['schemas']['TrainSpec'];
 export type Training = components['schemas']['Training'];
+export type TypeCapacity = components['schemas']['TypeCapacity'];
 export type Unheard = components['schemas']['Unheard'];
 export type Version = components['schemas']['Version'];
 export type VersionFilter = components['schemas']['VersionFilter'];
+export type WaitingJob = components['schemas']['WaitingJob'];
 export type Wall = components['schemas']['Wall'];
 export type WatchQuery = components['schemas']['WatchQuery'];
 export type WithReason = components['schemas']['WithReason'];
 export type Word = components['schemas']['Word'];
 export type XidAround = components['schemas']['XidAround'];
+export type Yielding = components['schemas']['Yielding'];
 export type ResponseProblem400 = components['responses']['Problem400'];
 export type ResponseProblem401 = components['responses']['Problem401'];
 export type ResponseProblem403 = components['responses']['Problem403'];
@@ -4961,6 +5117,32 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_queue_get_capacity: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Capacity"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];
@@ -7453,6 +7635,43 @@ export interface operations {
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
             415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_queue_get_queue: {
+        parameters: {
+            query?: {
+                /** @description Rows of a page. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                cursor?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        as_of_seq: number;
+                        items: components["schemas"]["WaitingJob"][];
+                        next: string | null;
+                        total?: number | null;
+                    };
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];

@@ -25,6 +25,8 @@ export const keys = {
   incident: (id: string) => ["incident", id] as const,
   decision: (id: string) => ["decision", id] as const,
   nodes: ["nodes"] as const,
+  queue: ["queue"] as const,
+  capacity: ["capacity"] as const,
   node: (id: string) => ["node", id] as const,
   faults: ["faults"] as const,
   policy: ["policy"] as const,
@@ -114,6 +116,9 @@ export const timeouts = (id: string, settled = false) =>
 /** While the job waits for devices. */
 export const queue = (id: string) =>
   queryOptions({ queryKey: [...keys.job(id), "queue"], queryFn: ({ signal }) => get("/jobs/{job_id}/queue", { job_id: id }, {}, signal), refetchInterval: every(POLL_MS) });
+/** All who wait, in line. */
+export const waiting = () => listOf(keys.queue, "/queue", {});
+export const capacity = () => queryOptions({ queryKey: keys.capacity, queryFn: ({ signal }) => get("/capacity", {}, {}, signal), refetchInterval: every(POLL_MS) });
 export const budget = (id: string, settled = false) =>
   queryOptions({ queryKey: [...keys.job(id), "budget"], queryFn: ({ signal }) => get("/jobs/{job_id}/budget", { job_id: id }, {}, signal), refetchInterval: settled ? false : every(POLL_MS) });
 export const jobDecisions = (id: string, settled = false) => listOf([...keys.job(id), "decisions"], "/jobs/{job_id}/decisions", { job_id: id }, {}, settled);
@@ -138,15 +143,22 @@ export const incident = (id: string) =>
     refetchInterval: every(POLL_MS),
   });
 
-/** Asked once, and once more when the time that it covers is over: not with every event, so not under the incident's
+/** Asked once, and once more when the time that it covers is over, or each poll while readings are to be written: not with every event, so not under the incident's
     own key. `faultAt`: another fault is another question. */
 export const readingsAround = (id: string, faultAt: string) =>
   queryOptions({
     queryKey: ["readings-around", id, faultAt],
     queryFn: ({ signal }) => get("/incidents/{incident_id}/readings", { incident_id: id }, {}, signal),
     staleTime: Infinity,
-    refetchInterval: (query) => (live.paused || !query.state.data || query.state.data.complete ? false : againInMs(query.state.data.until, Date.now())),
+    refetchInterval: (query) => (live.paused || !query.state.data ? false : readingsAgainInMs(query.state.data, Date.now())),
   });
+
+/** Until the time that they cover is over, or readings that are still to be written may be there; false: nothing comes. */
+export function readingsAgainInMs(read: Pick<t.IncidentReadings, "complete" | "awaited" | "until" | "devices">, nowMs: number): number | false {
+  const missing = read.devices.some((device) => device.series === null);
+  if (read.awaited && missing) return POLL_MS;
+  return read.complete ? false : againInMs(read.until, nowMs);
+}
 
 /** Until what the sentinel collects is shown, after `until`. */
 export function againInMs(until: string, nowMs: number): number {

@@ -7,6 +7,7 @@ import { Dialog } from "../ui/dialog";
 const GO: { key: string; text: string; to: string }[] = [
   { key: "o", text: "Overview", to: paths.overview() },
   { key: "j", text: "Jobs", to: paths.jobs() },
+  { key: "q", text: "Queue", to: paths.queue() },
   { key: "n", text: "Nodes", to: paths.nodes() },
   { key: "i", text: "Incidents", to: paths.incidents() },
   { key: "p", text: "Policies", to: paths.policies() },

@@ -46,28 +46,26 @@ def fleet() -> Job:
     return job
 
 
+def what_for(device: Device) -> str:
+    """Of one device."""
+    node, policy = device.node, load_queue.policies.of_fleet()
+    told = Signal.objects.filter(node=node, settled_at=None, job=None, device_index=device.index)
+    if Rank.objects.filter(device=device, released_at=None).exists():
+        return "in_use"
+    if not (device.healthy and device.present and node.connected) or node.revoked_at is not None:
+        return "down"
+    if node.state == NodeState.QUARANTINED or any(accuses(signals.fact_of(row), policy) for row in told):
+        return "down"
+    if node.state in (NodeState.DRAINING, NodeState.CORDONED):
+        return str(node.state)
+    return "spare" if SpareReservation.objects.filter(device__node=node).exists() else "free"
+
+
 def one_by_one() -> Counter[tuple[str, str, str]]:
     """(model, segment, class) of every device, each judged by itself."""
     found: Counter[tuple[str, str, str]] = Counter()
-    kept = {row.device.node_id for row in SpareReservation.objects.select_related("device")}
     for device in Device.objects.filter(node__removed_at=None).select_related("node"):
-        node = device.node
-        if Rank.objects.filter(device=device, released_at=None).exists():
-            name = "in_use"
-        elif not (device.healthy and device.present and node.connected) or node.revoked_at is not None:
-            name = "down"
-        elif any(
-            row.device_index == device.index and accuses(signals.fact_of(row), load_queue.policies.of_fleet())
-            for row in Signal.objects.filter(node=node, settled_at=None, job=None)
-        ):
-            name = "down"
-        elif node.state in (NodeState.DRAINING, NodeState.CORDONED):
-            name = str(node.state)
-        elif node.state == NodeState.QUARANTINED:
-            name = "down"
-        else:
-            name = "spare" if node.id in kept else "free"
-        found[device.model, node.segment, name] += 1
+        found[device.model, device.node.segment, what_for(device)] += 1
     return found
 
 
