@@ -11,13 +11,13 @@ import stamina
 
 from controlplane.protocol import rest
 from controlplane.sdk import calls, retry, sse
+from controlplane.sdk.access import Audit, Tokens
 from controlplane.sdk.calls import API, Call, Page
 from controlplane.sdk.errors import SdkError, UnavailableError, error_for
 from controlplane.sdk.ledger import Ledger
 from controlplane.sdk.policy import Policy
 from controlplane.sdk.queue import Queue
 from controlplane.sdk.resources import (
-    Audit,
     Decisions,
     Demo,
     Incidents,
@@ -25,7 +25,6 @@ from controlplane.sdk.resources import (
     JoinTokens,
     Nodes,
     Requests,
-    Tokens,
 )
 
 

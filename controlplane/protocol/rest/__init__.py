@@ -10,6 +10,7 @@ from controlplane.protocol.rest.around import DeviceAround, Gap, IncidentReading
 from controlplane.protocol.rest.base import (
     Accepted,
     AuditEntry,
+    AuditState,
     Event,
     FieldError,
     Health,
@@ -108,6 +109,7 @@ __all__ = [
     "Attempt",
     "Attention",
     "AuditEntry",
+    "AuditState",
     "Budget",
     "Capacity",
     "CapacityCounts",

@@ -24,6 +24,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/audit/state": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Is the audit log whole
+         * @description Up to which row `manage.py verify_audit` has verified it, when, and what it found.
+         */
+        get: operations["controlplane_api_routers_audit_audit_state"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/capacity": {
         parameters: {
             query?: never;
@@ -1466,8 +1486,9 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * My API tokens
-         * @description Without their secrets, which exist nowhere. A token sees itself and what came from it.
+         * API tokens
+         * @description Mine, without their secrets, which exist nowhere. A token sees itself and what came from it; an administrator
+         *     may see those of `everybody`.
          */
         get: operations["controlplane_api_routers_session_tokens"];
         put?: never;
@@ -1651,6 +1672,23 @@ export interface components {
              * @description Before this instant.
              */
             until?: string | null;
+        };
+        /**
+         * AuditState
+         * @description How much of the audit log is known to be whole. `verified`: `manage.py verify_audit` has run; then `at` that
+         *         time it read `rows` rows up to the one numbered `seq` and found `broken` faults, `first_fault` among them. `rows`
+         *         and `seq` null where it never ran. `newest_seq`: the newest row that is sealed; `unsealed` rows wait to be.
+         */
+        AuditState: {
+            at: string | null;
+            broken: number;
+            first_fault: string;
+            newest_seq: number | null;
+            rows: number | null;
+            seq: number | null;
+            unsealed: number;
+            verified: boolean;
+            whole: boolean | null;
         };
         /**
          * Budget
@@ -4394,7 +4432,8 @@ export interface components {
         };
         /**
          * Token
-         * @description An API token; `token` itself is answered once, when it is made.
+         * @description An API token of the account `owner`, made by the token `parent` (null: by a person); `token` itself is answered
+         *         once, when it is made.
          */
         Token: {
             created_at: string;
@@ -4402,10 +4441,35 @@ export interface components {
             id: string;
             last_used_at: string | null;
             name: string;
+            owner: string;
+            parent: string | null;
             revoked_at: string | null;
             scope: string;
             /** @default null */
             token: string | null;
+        };
+        /**
+         * TokenFilter
+         * @description Query of the token list.
+         */
+        TokenFilter: {
+            /**
+             * Cursor
+             * @description `next` of the page before.
+             */
+            cursor?: string | null;
+            /**
+             * Everybody
+             * @description Of all accounts; administrators only.
+             * @default false
+             */
+            everybody: boolean;
+            /**
+             * Limit
+             * @description Rows of a page.
+             * @default 50
+             */
+            limit: number;
         };
         /**
          * TraceAllocations
@@ -4911,6 +4975,7 @@ export type Attempt = components['schemas']['Attempt'];
 export type Attention = components['schemas']['Attention'];
 export type AuditEntry = components['schemas']['AuditEntry'];
 export type AuditFilter = components['schemas']['AuditFilter'];
+export type AuditState = components['schemas']['AuditState'];
 export type Budget = components['schemas']['Budget'];
 export type Capacity = components['schemas']['Capacity'];
 export type CapacityCounts = components['schemas']['CapacityCounts'];
@@ -5046,6 +5111,7 @@ export type StepQuery = components['schemas']['StepQuery'];
 export type Stragglers = components['schemas']['Stragglers'];
 export type Timeouts = components['schemas']['Timeouts'];
 export type Token = components['schemas']['Token'];
+export type TokenFilter = components['schemas']['TokenFilter'];
 export type TraceAllocations = components['schemas']['TraceAllocations'];
 export type TrainSpec = components['schemas']['TrainSpec'];
 export type Training = components['schemas']['Training'];
@@ -5117,6 +5183,32 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_audit_audit_state: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditState"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];
@@ -7798,6 +7890,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Of all accounts; administrators only. */
+                everybody?: boolean;
             };
             header?: never;
             path?: never;
@@ -7822,6 +7916,7 @@ export interface operations {
             400: components["responses"]["Problem400"];
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
+            422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];

@@ -27,6 +27,8 @@ export const keys = {
   nodes: ["nodes"] as const,
   queue: ["queue"] as const,
   capacity: ["capacity"] as const,
+  tokens: ["tokens"] as const,
+  joinTokens: ["join-tokens"] as const,
   node: (id: string) => ["node", id] as const,
   faults: ["faults"] as const,
   policy: ["policy"] as const,
@@ -172,6 +174,12 @@ export const decision = (id: string) =>
     /* What was approved, or whose time is over, is carried out within moments: by another decision, whose event is not this one's. */
     refetchInterval: (query) => (live.paused ? false : query.state.data?.mode === "recommend" && query.state.data.capabilities["approve"] === "" ? 3_000 : POLL_MS),
   });
+
+/** Read when they are looked at, and by each poll. */
+export const audit = (filter: Query<"/audit">) => listOf(["audit"], "/audit", {}, filter);
+export const auditState = () => queryOptions({ queryKey: ["audit", "state"], queryFn: ({ signal }) => get("/audit/state", {}, {}, signal), refetchInterval: every(POLL_MS) });
+export const tokens = (everybody: boolean) => listOf(keys.tokens, "/tokens", {}, { everybody });
+export const joinTokens = () => listOf(keys.joinTokens, "/join-tokens", {});
 
 /** What is counted moves with every step: read again, not pushed. */
 export const ledger = (by: Query<"/ledger">["by"], windowS: number, scope: Pick<Query<"/ledger">, "job" | "node">) =>

@@ -100,6 +100,7 @@ const NAV: { to: string; text: string; icon: IconName }[] = [
   { to: paths.nodes(), text: "Nodes", icon: "server" },
   { to: paths.ledger(), text: "Ledger", icon: "ledger" },
   { to: paths.policies(), text: "Policies", icon: "shield" },
+  { to: paths.access(), text: "Access", icon: "key" },
 ];
 
 function MainNav(): ReactElement {

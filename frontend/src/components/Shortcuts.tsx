@@ -11,6 +11,7 @@ const GO: { key: string; text: string; to: string }[] = [
   { key: "n", text: "Nodes", to: paths.nodes() },
   { key: "i", text: "Incidents", to: paths.incidents() },
   { key: "p", text: "Policies", to: paths.policies() },
+  { key: "a", text: "Access", to: paths.access() },
 ];
 const CHORD_MS = 1_200;
 

@@ -9,6 +9,7 @@ export const paths = {
   incident: (id: string) => `/incidents/${id}`,
   decision: (id: string) => `/decisions/${id}`,
   queue: () => "/queue",
+  access: () => "/access",
   ledger: (query: Record<string, string> = {}) => `/ledger${Object.keys(query).length > 0 ? `?${new URLSearchParams(query)}` : ""}`,
   policies: (job?: string) => `/policies${job ? `?job=${job}` : ""}`,
   nodes: () => "/nodes",

@@ -30,6 +30,7 @@ OPERATIONS: dict[str, Row] = {
     "GET /me": Row("read"),
     "GET /version": Row(""),
     "GET /audit": Row("admin"),
+    "GET /audit/state": Row("admin"),
     "GET /tokens": Row("read"),
     "POST /tokens": Row("read", {"name": "x"}),
     "POST /tokens/{token_id}:revoke": Row("read"),

@@ -53,6 +53,7 @@ holdfast token ls
 holdfast token revoke "$made"
 bound=$(holdfast join-token create --name gpu-8 -o name | sed -n 1p)
 holdfast join-token ls
+holdfast token ls --everybody
 holdfast join-token revoke "$bound"
 """
 JOBS = """
