@@ -41,6 +41,7 @@ def fleet() -> Job:
         Node.objects.filter(pk=make_node(name).pk).update(**change)
     SpareReservation.objects.create(job=job, device=Device.objects.get(node__name="kept", index=0))
     Device.objects.filter(node__name="broken", index=0).update(healthy=False)
+    Device.objects.filter(node__name="node-1", index=0).update(healthy=False)
     Device.objects.filter(node__name="broken", index=1).update(model="Other", present=False)
     Node.objects.filter(name="node-2").update(state=NodeState.DRAINING)
     return job
