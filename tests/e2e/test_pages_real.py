@@ -58,7 +58,7 @@ FIXED = {
 }  # fmt: skip
 # What a reader must find there, and what would be untrue.
 SAID = {
-    "queue": ("Too few devices are free", "Kept as spare", "Of 5 jobs with devices nobody knows when they end"),
+    "queue": ("The nodes that take work could not hold it if every job ended", "none named", "Nobody yields devices"),
     "ledger": ("Every second of every device, once", "free, and no job took it"),
     "job-spec": ("apiVersion", "allow_faults"),
     "incident-lost": ("the job failed", "The job failed, so there is no recovery to certify."),
