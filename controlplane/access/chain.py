@@ -68,6 +68,12 @@ def anchor_mac(seq: int, digest: str, key: bytes) -> str:
     return hmac.new(key, f"{VERSION}\nanchor\n{seq}\n{digest}".encode(), hashlib.sha256).hexdigest()
 
 
+def verdict_mac(words: Sequence[object], key: bytes) -> str:
+    """Proof that a holder of the key found this when it walked along the chain."""
+    text = json.dumps([VERSION, "verdict", *words], ensure_ascii=True)
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+
+
 def close(
     rows: Sequence[Row], head: tuple[int, str], key: bytes, *, numbers: Iterable[int] | None = None
 ) -> tuple[int, str]:

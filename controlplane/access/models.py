@@ -116,6 +116,21 @@ class AuditAnchor(AppendOnly, models.Model):
     objects = AppendOnlyQuerySet.as_manager()
 
 
+class AuditVerdict(AppendOnly, models.Model):
+    """What a walk along the chain found (`access.verdicts`): `rows` read up to `seq`, whose hash is `hash`; `broken`
+    faults, and the first of them in words."""
+
+    at = models.DateTimeField()
+    rows = models.BigIntegerField()
+    seq = models.BigIntegerField()
+    hash = models.CharField(max_length=64)
+    broken = models.BigIntegerField()
+    first_fault = models.TextField(blank=True)
+    mac = models.CharField(max_length=64)
+
+    objects = AppendOnlyQuerySet.as_manager()
+
+
 class IdempotencyKey(models.Model):
     """The stored answer of a keyed POST; same key and body is replayed for 24 h."""
 

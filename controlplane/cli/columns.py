@@ -365,6 +365,7 @@ TOKENS = (
     Column(title="NAME", show=text("name")),
     Column(title="SCOPE", show=text("scope")),
     Column(title="PROJECT", show=text("project"), wide=True),
+    Column(title="OWNER", show=text("owner")),
     Column(title="EXPIRES", show=text("expires_at")),
     Column(title="LAST-USED", show=text("last_used_at")),
     Column(title="REVOKED", show=text("revoked_at")),

@@ -18,6 +18,7 @@ from controlplane.cli.commands import (
     ledger,
     policy,
     project,
+    queue,
     rank,
     recovery,
     replay,
@@ -51,6 +52,8 @@ policy.app.add_typer(shadow.app, name="shadow")
 recovery.decision.command("replay")(replay.replay)
 app.command("chaos")(chaos.chaos)
 app.command("ledger")(ledger.ledger)
+app.command("queue")(queue.queue)
+app.command("capacity")(queue.capacity)
 app.command("login")(account.login)
 app.command("password")(account.password)
 app.command("config")(account.show_config)

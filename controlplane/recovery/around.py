@@ -62,6 +62,7 @@ def incident_readings(incident_id: str, *, max_points: int = MAX_POINTS) -> dict
         "detected_at": detected,
         "until": iso(from_s(until_s)),
         "complete": span.end_s >= until_s,
+        "awaited": _awaited(span),
         "devices": [
             _device(names.get(place[0], ""), place, chunks[place[0]], span, max_points)
             | {"xids": xids.get(place, [])[:MAX_XIDS], "xids_left_out": max(0, len(xids.get(place, [])) - MAX_XIDS)}
@@ -181,4 +182,12 @@ def _why_none(name: str, index: int, span: around.Span) -> str:
     kept_s = settings.RETENTION_DAYS * DAY_S
     if span.end_s < now_s() - kept_s:
         return f"Readings are kept for {settings.RETENTION_DAYS:g} days; those of this time have been deleted."
+    if _awaited(span):
+        late = f"without Redis within {settings.CHUNK_S:g} s"
+        return f"No readings of device {index} of {name} are there yet; what it sent comes within seconds, {late}."
     return f"{name} sent no readings of device {index} in this time."
+
+
+def _awaited(span: around.Span) -> bool:
+    """What was read at its end may not have been stored yet."""
+    return now_s() - span.end_s < settings.CHUNK_S

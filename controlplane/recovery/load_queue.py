@@ -124,6 +124,11 @@ def _pending() -> Any:
     return Job.objects.filter(state__in=QUEUED_JOB, cancel_requested=False)
 
 
+def waiting_count() -> int:
+    """How many jobs are pending."""
+    return int(_pending().count())
+
+
 def waiting() -> list[Pending]:
     """Every pending job."""
     columns = ("id", "name", "priority", "created_at", "project")
@@ -203,7 +208,7 @@ def _lenders(held: Sequence[_Here], reserved: Mapping[str, str]) -> Iterable[Len
     used: dict[str, int] = defaultdict(int)
     for here in held:
         used[here.node_id] += here.number
-    silent, named = _accused()
+    silent, named = accused()
     out = silent | signals.node_checks().keys()
     sizes, usable = _devices()
     states = [str(state) for state in PLACEABLE]
@@ -228,7 +233,7 @@ def _read(node_ids: Collection[str]) -> Mapping[str, Sequence[DeviceFact]]:
     return found
 
 
-def _accused() -> tuple[set[str], dict[str, frozenset[int]]]:
+def accused() -> tuple[set[str], dict[str, frozenset[int]]]:
     """(nodes that are not heard, devices by node on which nothing is started while a finding is open)."""
     rows = Signal.objects.filter(job=None, settled_at=None, node__isnull=False, kind__in=[SILENT, *findings.KINDS])
     policy = policies.of_fleet()

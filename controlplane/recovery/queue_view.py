@@ -1,16 +1,19 @@
-"""Why a job waits, as the API answers it (`protocol.rest.JobQueue`): the plan that passes ask, made when asked."""
+"""Why jobs wait, as the API answers it (`protocol.rest.queue`): the plan that passes ask, made when asked."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from controlplane.access.rights import Rights
 from controlplane.jobs.models import Job
 from controlplane.jobs.seen import UNSEEN_ID
-from controlplane.policy.queue.explain import Explanation, Named, explain
+from controlplane.policy.queue.explain import Explanation, Named, explain, explained
 from controlplane.policy.queue.place import Victim
+from controlplane.policy.queue.rows import Entry, Pending
+from controlplane.policy.queue.schedule import schedule
 from controlplane.policy.queue.spared import Spared
 from controlplane.protocol.states import QUEUED_JOB
 from controlplane.recovery import load_queue, stakes
-from controlplane.recovery.unseen import PRIVATE, as_seen_from
+from controlplane.recovery.unseen import PRIVATE, as_seen_by, as_seen_from
 from controlplane.runtime.clock import from_s, iso, now_s
 
 Json = dict[str, Any]
@@ -23,14 +26,78 @@ def job_queue(job: Job) -> Json:
     if job.state in QUEUED_JOB and any(each.id == job.id for each in queue):
         queue, fleet = as_seen_from(job.project, queue, load_queue.load_fleet(queue))
         found = explain(queue, fleet, load_queue.config(), now_s(), job.id)
-    return (
-        _outside(job, len(queue))
-        if found is None
-        else _inside(found, {each.id for each in queue if each.name == PRIVATE})
-    )
+    return _outside(job, len(queue)) if found is None else _inside(found, _prices([found]), _unseen(queue))
 
 
-def _inside(found: Explanation, unseen: Collection[str]) -> Json:
+def queue_page(
+    rights: Rights, after: tuple[int, str] | None, limit: int
+) -> tuple[list[Json], tuple[int, str] | None, int]:
+    """Rows of the queue that these rights see, in line behind the row `after` (its place and its job), where the next
+    page begins, and how many of them wait. A job that has left the queue meanwhile is followed by whoever has its
+    place now."""
+    waiting = load_queue.waiting()
+    queue, fleet = as_seen_by(rights, waiting, load_queue.load_fleet(waiting))
+    config, moment_s, unseen = load_queue.config(), now_s(), _unseen(queue)
+    plan = schedule(queue, fleet, config, moment_s)
+    entries = [entry for entry in plan.entries if entry.job.id not in unseen]
+    first = _behind(entries, after)
+    shown = entries[first : first + limit]
+    found = explained(plan, shown, fleet, config, moment_s)
+    prices = _prices(found)
+    columns = ("project", "owner", "state")
+    rows = Job.objects.filter(pk__in=[entry.job.id for entry in shown]).values("id", *columns)
+    about = {row["id"]: row for row in rows}
+    named = {entry.job.id: entry for entry in plan.entries}
+    items = [
+        _row(each, about[each.entry.job.id], named, _inside(each, prices, unseen))
+        for each in found
+        if each.entry.job.id in about
+    ]
+    more = first + limit < len(entries)
+    return items, (shown[-1].place, shown[-1].job.id) if more else None, len(entries)
+
+
+def _behind(entries: Sequence[Entry], after: tuple[int, str] | None) -> int:
+    """The index of the first row behind that one."""
+    if after is None:
+        return 0
+    place, job_id = after
+    at = next((entry.place for entry in entries if entry.job.id == job_id), place - 1)
+    return next((index for index, entry in enumerate(entries) if entry.place > at), len(entries))
+
+
+def _row(found: Explanation, job: Json, named: Mapping[str, Entry], inside: Json) -> Json:
+    entry, behind = found.entry, named.get(found.entry.behind)
+    same = ("job_id", "priority", "place", "turn", "may_start", "sentence", "needs", "expected_at")
+    lists = ("makes_room", "preempts", "outranks", "no_preemption")
+    return {name: inside[name] for name in (*same, *lists)} | {
+        "name": entry.job.name,
+        "project": job["project"],
+        "owner": job["owner"],
+        "state": job["state"],
+        "submitted_at": _at(entry.job.submitted_s),
+        "devices": entry.job.demand.devices,
+        "gpu_type": entry.job.demand.gpu_type,
+        "behind": None if behind is None else _other(behind),
+    }
+
+
+def _other(entry: Entry) -> Json:
+    job = entry.job
+    return {"id": _id(job), "name": job.name, "priority": job.priority, "expected_end_at": None}
+
+
+def _prices(found: Iterable[Explanation]) -> Mapping[str, float]:
+    """What it was expected to cost those that yield, by job."""
+    urgent = [each.entry.job.id for each in found if each.yields]
+    return stakes.expected(urgent) if urgent else {}
+
+
+def _unseen(queue: Iterable[Pending]) -> frozenset[str]:
+    return frozenset(job.id for job in queue if job.name == PRIVATE)
+
+
+def _inside(found: Explanation, prices: Mapping[str, float], unseen: Collection[str]) -> Json:
     entry = found.entry
     return {
         "job_id": entry.job.id,
@@ -47,7 +114,7 @@ def _inside(found: Explanation, unseen: Collection[str]) -> Json:
         "ahead": _named(found.ahead),
         "ahead_count": found.ahead_count,
         "makes_room": _named(found.frees),
-        "preempts": [*map(_preemption, found.preempts), *_yields(found)],
+        "preempts": [*map(_preemption, found.preempts), *_yields(found, prices)],
         "expected_at": _at(entry.expected_s),
         "outranks": _named(found.outranks),
         "no_preemption": found.no_preemption,
@@ -85,16 +152,15 @@ def _preemption(victim: Victim) -> Json:
     return {name: getattr(victim, name) for name in names} | {"id": _id(victim), "asked": False}
 
 
-def _yields(found: Explanation) -> list[Json]:
+def _yields(found: Explanation, prices: Mapping[str, float]) -> list[Json]:
     """With what it was expected to cost when they were asked."""
-    lost = stakes.expected(found.entry.job.id)
     return [
         {
             "id": _id(job),
             "name": job.name,
             "priority": job.priority,
             "devices": None,
-            "lost_gpu_s": lost.get(job.id),
+            "lost_gpu_s": prices.get(job.id),
             "asked": True,
         }
         for job in found.yields
@@ -111,7 +177,7 @@ def _spared(job: Spared) -> Json:
     }
 
 
-def _id(job: Named | Victim | Spared) -> str:
+def _id(job: Named | Victim | Spared | Pending) -> str:
     return UNSEEN_ID if job.name == PRIVATE else job.id
 
 

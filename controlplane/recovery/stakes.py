@@ -59,9 +59,9 @@ def pieces_of(held: Iterable[tuple[str, int, int]], job_ids: Collection[str]) ->
     return found
 
 
-def expected(urgent: str) -> Mapping[str, float]:
-    """GPU-seconds that it was expected to cost each job that is asked to yield to this one."""
-    rows = _asked().filter(LIVE, urgent=urgent, withdrawn_by="")
+def expected(yielding_to: Collection[str]) -> Mapping[str, float]:
+    """GPU-seconds that it was expected to cost each job that is asked to yield to one of these."""
+    rows = _asked().filter(LIVE, urgent__in=list(yielding_to), withdrawn_by="")
     return {job_id: value for job_id, value in rows.values_list("job_id", "value") if job_id}
 
 

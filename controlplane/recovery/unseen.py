@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from controlplane.access.project_models import Project, Visibility
+from controlplane.access.rights import Rights
 from controlplane.jobs.models import Job
 from controlplane.jobs.seen import projects_of
 from controlplane.policy.queue.rows import Pending, QueueFleet, Share
@@ -19,9 +20,19 @@ PRIVATE_PROJECT = "a private project"
 
 def as_seen_from(project: str, queue: Iterable[Pending], fleet: QueueFleet) -> tuple[list[Pending], QueueFleet]:
     """The same queue and fleet; jobs of other private projects are all called `PRIVATE`, these `PRIVATE_PROJECT`."""
-    waiting, private = list(queue), _private_beside(project)
-    if not private:
-        return waiting, fleet
+    private = _private_beside(project)
+    return _without(private, list(queue), fleet) if private else (list(queue), fleet)
+
+
+def as_seen_by(rights: Rights, queue: Iterable[Pending], fleet: QueueFleet) -> tuple[list[Pending], QueueFleet]:
+    """The same for a reader: what lies in a project that he does not see is called so."""
+    if rights.everything or rights.whole:
+        return list(queue), fleet
+    names = Project.objects.exclude(pk__in=list(rights.projects)).values_list("name", flat=True)
+    return _without(frozenset(names), list(queue), fleet)
+
+
+def _without(private: Collection[str], waiting: list[Pending], fleet: QueueFleet) -> tuple[list[Pending], QueueFleet]:
     projects = projects_of({job.id for job in [*waiting, *fleet.holders]})
     hidden = {job_id for job_id, of in projects.items() if of in private}
     replace = msgspec.structs.replace

@@ -11,14 +11,15 @@ import stamina
 
 from controlplane.protocol import rest
 from controlplane.sdk import calls, retry, sse
+from controlplane.sdk.access import Audit, Tokens
 from controlplane.sdk.breakers import Breakers
 from controlplane.sdk.calls import API, Call, Page
 from controlplane.sdk.errors import ApiError, SdkError, UnavailableError, error_for
 from controlplane.sdk.ledger import Ledger
 from controlplane.sdk.policy import Policy
 from controlplane.sdk.projects import Projects
+from controlplane.sdk.queue import Queue
 from controlplane.sdk.resources import (
-    Audit,
     Decisions,
     Demo,
     Incidents,
@@ -26,7 +27,6 @@ from controlplane.sdk.resources import (
     JoinTokens,
     Nodes,
     Requests,
-    Tokens,
 )
 
 
@@ -56,7 +56,7 @@ class Client:
         group = (self.run, self._iterate, self.watch)
         self.jobs, self.nodes, self.incidents = Jobs(*group), Nodes(*group), Incidents(*group)
         self.decisions, self.tokens, self.demo = Decisions(*group), Tokens(*group), Demo(*group)
-        self.join_tokens, self.ledger = JoinTokens(*group), Ledger(*group)
+        self.join_tokens, self.ledger, self.queue = JoinTokens(*group), Ledger(*group), Queue(*group)
         self.audit, self.requests, self.policy = Audit(*group), Requests(*group), Policy(*group)
         self.projects = Projects(*group)
         self.breakers = Breakers(*group)

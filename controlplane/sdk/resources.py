@@ -358,32 +358,6 @@ class Requests(_Group):
         return self._run(calls.post(path, {"reason": reason}, rest.Accepted))
 
 
-class Tokens(_Group):
-    """API tokens."""
-
-    def list(self) -> Any:
-        """Iterates over mine."""
-        return self._pages(calls.get("/tokens", Page[rest.Token]))
-
-    def create(self, name: str, *, scope: str = "read", expires_in_s: float | None = None, project: str = "") -> Any:
-        """Token whose `token` is told this once; good in `project` alone, if one is named."""
-        body = {"name": name, "scope": scope, "expires_in_s": expires_in_s, "project": project}
-        return self._run(calls.post("/tokens", body, rest.Token))
-
-    def revoke(self, token_id: str) -> Any:
-        """At once and for good."""
-        return self._run(calls.post(calls.one("tokens", token_id, ":revoke"), {}, rest.Accepted))
-
-
-class Audit(_Group):
-    """The audit log; for administrators."""
-
-    def list(self, **filters: Any) -> Any:
-        """Iterates over entries, newest first. `filters`: actor, action (`login.*`), subject,
-        request_id, decision_id, since and until (ISO-8601 with an offset)."""
-        return self._pages(calls.get("/audit", Page[rest.AuditEntry], **filters))
-
-
 class Demo(_Group):
     """Faults on request; only where the server runs as a demo."""
 

@@ -1,12 +1,13 @@
 """Rows for the pages, made by the agents' own messages and the product's own code."""
 
 import itertools
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 
 from controlplane.fleet.models import Device, Node
-from controlplane.jobs.models import Job
+from controlplane.jobs.models import Attempt, Job, JobPace
 from controlplane.jobs.services import submit_job
 from controlplane.protocol import frames
 from controlplane.protocol import spec as specs
@@ -15,7 +16,7 @@ from controlplane.recovery.certificate import certify
 from controlplane.recovery.fleet_pass import reconcile_fleet
 from controlplane.recovery.models import Decision, Incident, ViewRow
 from controlplane.recovery.reconcile import reconcile_job
-from controlplane.runtime.clock import now_s
+from controlplane.runtime.clock import now, now_s
 from controlplane.telemetry.codec import METRICS, Chunk
 from controlplane.telemetry.services import store_chunk
 from tests.integration.backend.builders import Fleet, commit_step, join_all, kill_rank, live_ranks, run_job
@@ -142,3 +143,35 @@ def crowd() -> None:
         )
         for i in range(ROWS)
     )  # fmt: skip
+
+
+def queued(fleet: Fleet) -> Job:
+    """A full fleet whose jobs have a pace, one of which is asked to yield to the urgent one that is returned; a job
+    that waits behind it, one that a person parked, and one that no fleet of this size could hold."""
+    yields, late = running(fleet, "yields"), running(fleet, "trains")
+    began = now() - timedelta(hours=2)
+    for job in (yields, late):
+        Attempt.objects.filter(job=job).update(started_at=began)
+        JobPace.objects.filter(job=job).update(pace={"recent": [2.0, 2.0, 2.0]})
+        ViewRow.objects.filter(job=job).update(announced_at=began)
+    Node.objects.update(segment="rail-1")
+    idle = Node.objects.filter(ranks=None, devices__reservation=None).distinct().order_by("name")
+    cordoned, away, shut = idle[0], idle[1], idle[2]
+    Node.objects.filter(pk=cordoned.pk).update(state="cordoned", state_reason="new fans")
+    Node.objects.filter(pk=away.pk).update(connected=False)
+    Node.objects.filter(pk=shut.pk).update(state="draining", segment="rail-2")
+    for name, nodes, priority in (("urgent", 12, 900), ("behind", 12, 500), ("far-too-large", 400, 300)):
+        resources = specs.Resources(nodes=nodes, gpus_per_node=2)
+        spec = named(name, resources=resources, scheduling=specs.Scheduling(priority=priority))
+        submit_job(spec, owner="bo", actor="bo")
+    urgent = Job.objects.get(name="urgent")
+    reconcile_job(urgent.id)
+    return urgent
+
+
+def long_queue() -> None:
+    """1,000 more jobs that wait."""
+    row = Job.objects.filter(name="behind").values().get()
+    Job.objects.bulk_create(
+        Job(**(row | {"id": f"job_q{i:04d}", "name": f"waits-{i:04d}", "priority": 100 + i % 300})) for i in range(ROWS)
+    )

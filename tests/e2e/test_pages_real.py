@@ -53,6 +53,8 @@ def page(real: Target, chromium: Browser, place: str) -> Iterator[Page]:
 FIXED = {
     "overview": "/", "overview-table": "/?map=table", "overview-job": "/?colour=job", "jobs": "/jobs",
     "submit": "/jobs/new", "incidents": "/incidents", "nodes": "/nodes", "not-found": "/nowhere",
+    "queue": "/queue", "access": "/access", "access-tokens": "/access?tab=tokens",
+    "access-agents": "/access?tab=agents",
     "ledger": "/ledger", "ledger-job": "/ledger?by=job&window=1h", "projects": "/projects",
     "project": "/projects/default", "jobs-of-project": "/jobs?project=default",
 }  # fmt: skip
@@ -61,6 +63,7 @@ SAID = {
     "projects": ("GPUs by project, as the queue counts them now.", "default", "no limit"),
     "project": ("GPUs of its own", "No members"),
     "jobs-of-project": ("default / ",),
+    "queue": ("The nodes that take work could not hold it if every job ended", "none named", "Nobody yields devices"),
     "ledger": ("Every second of every device, once", "free, and no job took it"),
     "job-spec": ("apiVersion", "allow_faults"),
     "incident-lost": ("the job failed", "The job failed, so there is no recovery to certify."),
@@ -158,6 +161,28 @@ def test_the_rank_tables_show_their_last_column_on_every_desk(page: Page, real: 
         page.set_viewport_size({"width": width, "height": 900})
         hidden = page.locator(".replica .table-wrap").evaluate_all("all => all.map(e => e.scrollWidth - e.clientWidth)")
         assert hidden == [0] * len(hidden) != [], f"at {width} px"
+
+
+ROWS_OF_FIGURES = """all => all.map(group => Object.values(Object.groupBy(
+    [...group.querySelectorAll(".figure")], figure => figure.getBoundingClientRect().top)).map(row => row.length))"""
+
+
+@pytest.mark.parametrize("place", [DESK], indirect=True)
+def test_the_figures_of_a_job_are_a_row_for_each_group_on_a_desk_and_pairs_on_a_phone(
+    page: Page, real: Target, place: str
+) -> None:
+    job = run_job(make_fleet(), steps=30)
+    page.goto(f"{real.url}/jobs/{job.id}")
+    page.locator(".replica .table-wrap").first.wait_for()
+    for width in (1280, 1440):
+        page.set_viewport_size({"width": width, "height": 900})
+        now, since = page.locator(".figures-job").evaluate_all(ROWS_OF_FIGURES)
+        assert (len(now), len(since)) == (1, 1) and now[0] + since[0] >= 9, f"at {width} px"
+    page.set_viewport_size({"width": 390, "height": 800})
+    for rows in page.locator(".figures-job").evaluate_all(ROWS_OF_FIGURES):
+        assert rows[:-1] == [2] * (len(rows) - 1) and rows[-1] in (1, 2)
+    picture(page, "job-figures-phone")
+    assert page.evaluate(OVERFLOW) <= 0
 
 
 def test_the_sheet_of_faults_is_clean_and_accessible(page: Page, real: Target, place: str, settings: Settings) -> None:

@@ -90,15 +90,15 @@ def test_what_changed_is_said_drawn_and_never_drawn_across_a_hole(real: Target, 
             assert complaints.found == []
 
 
-def test_a_node_that_sent_nothing_is_said_to_have(real: Target, chromium: Browser) -> None:
+def test_readings_that_are_not_there_yet_are_said_to_be_awaited(real: Target, chromium: Browser) -> None:
     fleet = make_fleet(1)
     fleet.tell("n1", frames.XidSeen(XidEvent(index=1, xid=79)))
     reconcile_fleet()
     with opened(chromium, real, "light") as page:
         page.goto(f"{real.url}/incidents/{Incident.objects.get().id}")
         panel = page.get_by_role("region", name="Device readings around the fault")
-        expect(panel).to_contain_text("There are no readings of this time")
-        expect(panel).to_contain_text("n1 sent no readings of device 1 in this time.")
+        expect(panel).to_contain_text("The readings of this time are not there yet")
+        expect(panel).to_contain_text("No readings of device 1 of n1 are there yet; what it sent comes within seconds")
         picture(page, "around-empty")
         assert axe_violations(page) == []
 

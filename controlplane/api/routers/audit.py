@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router
 from pydantic import AwareDatetime, Field
 
-from controlplane.access import reading
+from controlplane.access import reading, sealing, verdicts
 from controlplane.access.models import AuditEntry, Scope
 from controlplane.api import pages
 from controlplane.api.auth import needs
@@ -54,6 +54,28 @@ def list_audit(request: HttpRequest, query: Query[AuditFilter]) -> HttpResponse:
     found, after = pages.page(AuditEntry.objects.filter(**wanted).only("id"), query, name="audit")
     rows = [_view(row) for row in reading.whole([row.id for row in found])]
     return send(pages.listing(rows, after, newest_seq()))
+
+
+@router.get(
+    "/audit/state", summary="Is the audit log whole", auth=needs(Scope.ADMIN), openapi_extra=describe(rest.AuditState)
+)
+def audit_state(request: HttpRequest) -> HttpResponse:
+    """Up to which row `manage.py verify_audit` has verified it, when, and what it found."""
+    found = verdicts.newest()
+    seqs = AuditEntry.raw.exclude(seq=None).order_by("-seq").values_list("seq", flat=True)
+    return send(
+        {
+            "verified": found is not None,
+            "whole": None if found is None else found.broken == 0,
+            "at": None if found is None else iso(found.at),
+            "rows": None if found is None else found.rows,
+            "seq": None if found is None else found.seq,
+            "broken": 0 if found is None else found.broken,
+            "first_fault": "" if found is None else found.first_fault,
+            "newest_seq": seqs.first(),
+            "unsealed": sealing.unsealed().count(),
+        }
+    )
 
 
 def _view(row: AuditEntry) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Signing in and out, who I am, API tokens, and the version."""
 
 import math
+from typing import Annotated
 
 from django.conf import settings
 from django.contrib.auth import authenticate, login, logout
@@ -9,6 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.middleware.csrf import get_token
 from ninja import Query, Router
 from ninja.utils import check_csrf
+from pydantic import Field
 
 from controlplane.access import gate, lineage, passwords, services, signins
 from controlplane.access.models import ApiToken, Scope
@@ -85,13 +87,29 @@ def get_version(request: HttpRequest) -> HttpResponse:
     return send({"version": VERSION, "api": API_REVISION})
 
 
-@router.get("/tokens", summary="My API tokens", auth=needs(Scope.READ), openapi_extra=describe(list[rest.Token]))
-def tokens(request: HttpRequest, paging: Query[pages.Paging]) -> HttpResponse:
-    """Without their secrets, which exist nowhere. A token sees itself and what came from it."""
+class TokenFilter(pages.Paging):
+    """Query of the token list."""
+
+    everybody: Annotated[bool, Field(description="Of all accounts; administrators only.")] = False
+
+
+@router.get(
+    "/tokens",
+    summary="API tokens",
+    auth=needs(Scope.READ),
+    openapi_extra=describe(list[rest.Token], errors=(422,)),
+)
+def tokens(request: HttpRequest, query: Query[TokenFilter]) -> HttpResponse:
+    """Mine, without their secrets, which exist nowhere. A token sees itself and what came from it; an administrator
+    may see those of `everybody`."""
     principal = principal_of(request)
-    visible = lineage.visible(principal.user, token_id=principal.token_id)
-    rows, after = pages.page(visible, paging, name="tokens")
-    return send(pages.listing([_token(row) for row in rows], after, newest_seq()))
+    if query.everybody and not principal.may(Scope.ADMIN):
+        raise Problem(Kind.FORBIDDEN, "Only administrators see the tokens of other accounts.")
+    shown = ApiToken.objects.all()
+    if not query.everybody:
+        shown = lineage.visible(principal.user, token_id=principal.token_id)
+    rows, after = pages.page(shown.select_related("user"), query, name="tokens")
+    return send(pages.listing([_token(row) for row in rows], after, newest_seq(), total=shown.count()))
 
 
 @router.post(
@@ -187,6 +205,8 @@ def _token(row: ApiToken) -> dict[str, object]:
     return {
         "id": row.id,
         "name": row.name,
+        "owner": row.user.get_username(),
+        "parent": row.parent_id,
         "scope": row.scope,
         "project": row.project,
         "created_at": iso(row.created_at),

@@ -125,10 +125,13 @@ def create_token(
 
 
 @token.command("ls")
-def list_tokens(output: Output = Format.TABLE) -> None:
+def list_tokens(
+    everybody: Annotated[bool, typer.Option("--everybody", help="Of all accounts; administrators only.")] = False,
+    output: Output = Format.TABLE,
+) -> None:
     """List the token in use and what it made, without their secrets."""
     with context.client() as client:
-        rows = [context.plain(row) for row in client.tokens.list()]
+        rows = [context.plain(row) for row in client.tokens.list(everybody=everybody or None)]
         emit_rows(rows, columns.TOKENS, output, context.screen(), name="id")
 
 

@@ -1,6 +1,6 @@
-"""Why one pending job waits, what would free what it needs, and whom it outranks: `schedule`'s plan for one job."""
+"""Why pending jobs wait, what would free what they need, and whom they outrank: `schedule`'s plan, read job by job."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -53,38 +53,79 @@ def explain(
 ) -> Explanation | None:
     """None where the job is not in the queue. `now_s`: server seconds."""
     plan = schedule(queue, fleet, config, now_s)
-    entry = next((each for each in plan.entries if each.job.id == job_id), None)
-    if entry is None:
-        return None
-    demand = entry.job.demand
-    room = Room(fleet.nodes, Types(model for node in fleet.nodes for model in node.usable), [demand])
-    fits = room.fits(demand)
-    ahead = plan.entries[: entry.place - 1]
-    lower = [] if fits else _lower(fleet, entry.job)
-    outranked = _enough(room, demand, [(_named(each, each.ends_s), each.devices) for each in lower])
-    yields = [holder for holder in fleet.holders if holder.yields_to == job_id]
-    # Where all of them together would not be enough, or some save already, nobody asks why no other does.
-    alone = spared(lower, config, now_s) if outranked and not yields else ()
-    able, asks = len(alone) < len(lower), bool(outranked and not yields)
-    why = why_nobody(entry, plan, fleet.preempted, config, now_s, able=able) if asks else ""
-    ends = [] if fits else ending(fleet.holders, now_s)
-    soon = [(_named(end.holder, end.ends_s), end.devices) for end in ends]
-    return Explanation(
-        entry=entry,
-        waiting=len(plan.entries),
-        sentence=_words(entry, plan, fits=fits),
-        needs=needs(demand),
-        devices_free=room.devices_for(demand),
-        nodes_free=room.nodes_with(demand) if demand.nodes else None,
-        ahead=tuple(Named(id=e.job.id, name=e.job.name, priority=e.job.priority) for e in ahead[:LISTED]),
-        ahead_count=len(ahead),
-        preempts=plan.victims if plan.head == job_id else (),
-        yields=tuple(_named(holder, None) for holder in yields),
-        frees=_enough(room, demand, soon)[:LISTED],
-        outranks=outranked[:LISTED],
-        no_preemption=why,
-        spared=alone[:LISTED],
-    )
+    entries = [each for each in plan.entries if each.job.id == job_id]
+    return next(iter(explained(plan, entries, fleet, config, now_s)), None)
+
+
+def explained(
+    plan: QueuePlan, entries: Sequence[Entry], fleet: QueueFleet, config: QueueConfig, now_s: float
+) -> tuple[Explanation, ...]:
+    """One for each of these entries of the plan, which was made of this fleet at `now_s`."""
+    reader = _Reader(plan, fleet, config, now_s, [entry.job.demand for entry in entries])
+    return tuple(map(reader.read, entries))
+
+
+class _Reader:
+    """What makes room is worked out once for all jobs that need the same."""
+
+    def __init__(
+        self, plan: QueuePlan, fleet: QueueFleet, config: QueueConfig, now_s: float, demands: Sequence[Demand]
+    ) -> None:
+        self._plan, self._fleet, self._config, self._now_s = plan, fleet, config, now_s
+        self._room = Room(fleet.nodes, Types(model for node in fleet.nodes for model in node.usable), demands)
+        self._soon = [(_named(end.holder, end.ends_s), end.devices) for end in ending(fleet.holders, now_s)]
+        self._frees: dict[Demand, tuple[Named, ...]] = {}
+        self._lower: dict[int, list[Holder]] = {}
+        self._outranks: dict[tuple[Demand, int], tuple[Named, ...]] = {}
+
+    def read(self, entry: Entry) -> Explanation:
+        """Of one job of the plan."""
+        plan, config, now_s, demand = self._plan, self._config, self._now_s, entry.job.demand
+        fits = self._room.fits(demand)
+        ahead = plan.entries[: entry.place - 1]
+        lower = [] if fits else self._lower_than(entry.job.priority)
+        outranked = () if fits else self._outranked(entry.job)
+        yields = [holder for holder in self._fleet.holders if holder.yields_to == entry.job.id]
+        # Where all of them together would not be enough, or some save already, nobody asks why no other does.
+        alone = spared(lower, config, now_s) if outranked and not yields else ()
+        able, asks = len(alone) < len(lower), bool(outranked and not yields)
+        why = why_nobody(entry, plan, self._fleet.preempted, config, now_s, able=able) if asks else ""
+        return Explanation(
+            entry=entry,
+            waiting=len(plan.entries),
+            sentence=_words(entry, plan, fits=fits),
+            needs=needs(demand),
+            devices_free=self._room.devices_for(demand),
+            nodes_free=self._room.nodes_with(demand) if demand.nodes else None,
+            ahead=tuple(Named(id=e.job.id, name=e.job.name, priority=e.job.priority) for e in ahead[:LISTED]),
+            ahead_count=len(ahead),
+            preempts=plan.victims if plan.head == entry.job.id else (),
+            yields=tuple(_named(holder, None) for holder in yields),
+            frees=() if fits else self._makes_room(demand)[:LISTED],
+            outranks=outranked[:LISTED],
+            no_preemption=why,
+            spared=alone[:LISTED],
+        )
+
+    def _lower_than(self, priority: int) -> list[Holder]:
+        """Who runs with a lower priority, the lowest first, of those the one with fewest devices."""
+        if priority not in self._lower:
+            lower = [each for each in self._fleet.holders if each.priority < priority and not each.leaves]
+            lower.sort(key=lambda each: (each.priority, sum(number for _, number in each.devices), each.id))
+            self._lower[priority] = lower
+        return self._lower[priority]
+
+    def _makes_room(self, demand: Demand) -> tuple[Named, ...]:
+        if demand not in self._frees:
+            self._frees[demand] = _enough(self._room, demand, self._soon)
+        return self._frees[demand]
+
+    def _outranked(self, job: Pending) -> tuple[Named, ...]:
+        key = (job.demand, job.priority)
+        if key not in self._outranks:
+            lower = [(_named(each, each.ends_s), each.devices) for each in self._lower_than(job.priority)]
+            self._outranks[key] = _enough(self._room, job.demand, lower)
+        return self._outranks[key]
 
 
 def _words(entry: Entry, plan: QueuePlan, *, fits: bool) -> str:
@@ -98,13 +139,6 @@ def _words(entry: Entry, plan: QueuePlan, *, fits: bool) -> str:
     if entry.place == 1:
         return f"{where}: it is the first to start when there is room."
     return f"{where}: too few devices are free. What it needs is kept for none of those ahead of it."
-
-
-def _lower(fleet: QueueFleet, job: Pending) -> list[Holder]:
-    """Who runs with a lower priority, the lowest first, of those the one with fewest devices."""
-    lower = [each for each in fleet.holders if each.priority < job.priority and not each.leaves]
-    lower.sort(key=lambda each: (each.priority, sum(number for _, number in each.devices), each.id))
-    return lower
 
 
 def _named(holder: Holder, ends_s: float | None) -> Named:

@@ -10,6 +10,7 @@ from controlplane.protocol.rest.around import DeviceAround, Gap, IncidentReading
 from controlplane.protocol.rest.base import (
     Accepted,
     AuditEntry,
+    AuditState,
     Event,
     FieldError,
     Health,
@@ -76,7 +77,19 @@ from controlplane.protocol.rest.policy import (
     ReplayedDecision,
 )
 from controlplane.protocol.rest.projects import Member, Project, ProjectDetail
-from controlplane.protocol.rest.queue import JobQueue, QueuedJob, QueuedPreemption, QueuedSpared
+from controlplane.protocol.rest.queue import (
+    Capacity,
+    CapacityCounts,
+    ExpectedEnd,
+    JobQueue,
+    QueuedJob,
+    QueuedPreemption,
+    QueuedSpared,
+    SegmentCapacity,
+    TypeCapacity,
+    WaitingJob,
+    Yielding,
+)
 from controlplane.protocol.rest.recovery import (
     Alternative,
     Certificate,
@@ -107,8 +120,11 @@ __all__ = [
     "Attempt",
     "Attention",
     "AuditEntry",
+    "AuditState",
     "Breaker",
     "Budget",
+    "Capacity",
+    "CapacityCounts",
     "Certificate",
     "Check",
     "Checkpoint",
@@ -124,6 +140,7 @@ __all__ = [
     "DeviceSeries",
     "DryRun",
     "Event",
+    "ExpectedEnd",
     "Fault",
     "FaultValue",
     "FieldError",
@@ -181,6 +198,7 @@ __all__ = [
     "RequestDetail",
     "RestartEntry",
     "SectionTimeout",
+    "SegmentCapacity",
     "Series",
     "Shadow",
     "ShadowAgreement",
@@ -193,7 +211,10 @@ __all__ = [
     "StageLoad",
     "Step",
     "Token",
+    "TypeCapacity",
     "Version",
+    "WaitingJob",
     "Wall",
     "XidAround",
+    "Yielding",
 ]

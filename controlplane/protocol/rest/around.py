@@ -60,14 +60,15 @@ class DeviceAround(Answer, frozen=True, kw_only=True):
 
 class IncidentReadings(Answer, frozen=True, kw_only=True):
     """Of the devices that the incident's findings name, from 5 minutes before the fault (the last progress, or its
-    first sign) until 2 minutes after it and after its detection. `complete`: that time is over. `note` says what
-    was left out."""
+    first sign) until 2 minutes after it and after its detection. `complete`: that time is over; `awaited`:
+    readings of its end may not be stored yet. `note` says what was left out."""
 
     since: str
     fault_at: str
     detected_at: str | None
     until: str
     complete: bool
+    awaited: bool
     devices: list[DeviceAround]
     nodes_left_out: int
     devices_left_out: int

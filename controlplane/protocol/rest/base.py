@@ -50,11 +50,13 @@ class Version(Answer, frozen=True, kw_only=True):
 
 
 class Token(Answer, frozen=True, kw_only=True):
-    """An API token; `token` itself is answered once, when it is made. `project`: good in that one alone; "": in all
-    that its account sees."""
+    """An API token of the account `owner`, made by the token `parent` (null: by a person); `token` itself is answered
+    once, when it is made. `project`: good in that one alone; "": in all that its account sees."""
 
     id: str
     name: str
+    owner: str
+    parent: str | None
     scope: str
     project: str
     created_at: str
@@ -102,6 +104,22 @@ class AuditEntry(Answer, frozen=True, kw_only=True):
     before: dict[str, Any] | None
     after: dict[str, Any] | None
     hash: str | None
+
+
+class AuditState(Answer, frozen=True, kw_only=True):
+    """How much of the audit log is known to be whole. `verified`: `manage.py verify_audit` has run; then `at` that
+    time it read `rows` rows up to the one numbered `seq` and found `broken` faults, `first_fault` among them. `rows`
+    and `seq` null where it never ran. `newest_seq`: the newest row that is sealed; `unsealed` rows wait to be."""
+
+    verified: bool
+    whole: bool | None
+    at: str | None
+    rows: int | None
+    seq: int | None
+    broken: int
+    first_fault: str
+    newest_seq: int | None
+    unsealed: int
 
 
 class Accepted(Answer, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Why a job waits in the queue."""
+"""Who waits in the queue and why, and what the fleet's devices are in use for."""
 
 from controlplane.protocol.rest.base import Answer
 
@@ -70,3 +70,104 @@ class JobQueue(Answer, frozen=True, kw_only=True):
     outranks: list[QueuedJob]
     no_preemption: str
     spared: list[QueuedSpared]
+
+
+class WaitingJob(Answer, frozen=True, kw_only=True):
+    """A row of the queue: `place` from 1, the first in line. `needs` in words, which takes `devices` of `gpu_type`
+    (null: of any). `behind`: the job that it waits for, where it may not start before that one. What the other fields
+    mean, `JobQueue` says."""
+
+    job_id: str
+    name: str
+    project: str
+    owner: str
+    state: str
+    priority: int
+    place: int
+    submitted_at: str
+    turn: str
+    may_start: bool
+    sentence: str
+    needs: str
+    devices: int
+    gpu_type: str | None
+    behind: QueuedJob | None
+    expected_at: str | None
+    makes_room: list[QueuedJob]
+    preempts: list[QueuedPreemption]
+    outranks: list[QueuedJob]
+    no_preemption: str
+
+
+class CapacityCounts(Answer, frozen=True, kw_only=True):
+    """Each device in one of six: `devices` = in_use (a job has it) + free + spare (kept for a job) + draining +
+    cordoned + down (it or its node is of no use now). `leaving`: so many of those in use are on nodes that take no new
+    work, so nobody gets them when their job ends."""
+
+    nodes: int
+    devices: int
+    in_use: int
+    leaving: int
+    free: int
+    spare: int
+    draining: int
+    cordoned: int
+    down: int
+
+
+class SegmentCapacity(Answer, frozen=True, kw_only=True):
+    """Devices of one type in one segment (an NVLink domain or a block of the network; "": of nodes that name none)."""
+
+    segment: str
+    counts: CapacityCounts
+
+
+class TypeCapacity(Answer, frozen=True, kw_only=True):
+    """Devices of one model: in all, and by segment, of which the first are listed and `left_out` more are not."""
+
+    gpu_type: str
+    counts: CapacityCounts
+    segments: list[SegmentCapacity]
+    left_out: int
+
+
+class ExpectedEnd(Answer, frozen=True, kw_only=True):
+    """A job that has `devices`, and when it is expected to end: by its steps that are left and their pace, now where it
+    leaves already (`leaves`): it has ended, or yields."""
+
+    id: str
+    name: str
+    priority: int
+    devices: int
+    expected_end_at: str
+    leaves: bool
+
+
+class Yielding(Answer, frozen=True, kw_only=True):
+    """A running job that saves and yields its `devices`: to the job `to`, or because a person asked (null). What that
+    is expected to cost, in GPU-seconds; null: not known."""
+
+    id: str
+    name: str
+    priority: int
+    devices: int
+    to: QueuedJob | None
+    lost_gpu_s: float | None
+
+
+class Capacity(Answer, frozen=True, kw_only=True):
+    """What the devices of the fleet are in use for at `at`. `ends`: the first jobs that are expected to end, the
+    soonest first, of `ends_count`; of `ends_unknown` more that have devices nobody knows when they end. `yields`: the
+    first of `yields_count`. `types_left_out`: models beyond those listed, the largest, which `counts` has too."""
+
+    as_of_seq: int
+    at: str
+    waiting: int
+    counts: CapacityCounts
+    types: list[TypeCapacity]
+    types_left_out: int
+    ends: list[ExpectedEnd]
+    ends_count: int
+    ends_unknown: int
+    yields: list[Yielding]
+    yields_count: int

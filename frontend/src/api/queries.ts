@@ -25,6 +25,10 @@ export const keys = {
   incident: (id: string) => ["incident", id] as const,
   decision: (id: string) => ["decision", id] as const,
   nodes: ["nodes"] as const,
+  queue: ["queue"] as const,
+  capacity: ["capacity"] as const,
+  tokens: ["tokens"] as const,
+  joinTokens: ["join-tokens"] as const,
   node: (id: string) => ["node", id] as const,
   faults: ["faults"] as const,
   policy: ["policy"] as const,
@@ -123,6 +127,9 @@ export const timeouts = (id: string, settled = false) =>
 /** While the job waits for devices. */
 export const queue = (id: string) =>
   queryOptions({ queryKey: [...keys.job(id), "queue"], queryFn: ({ signal }) => get("/jobs/{job_id}/queue", { job_id: id }, {}, signal), refetchInterval: every(POLL_MS) });
+/** All who wait, in line. */
+export const waiting = () => listOf(keys.queue, "/queue", {});
+export const capacity = () => queryOptions({ queryKey: keys.capacity, queryFn: ({ signal }) => get("/capacity", {}, {}, signal), refetchInterval: every(POLL_MS) });
 export const budget = (id: string, settled = false) =>
   queryOptions({ queryKey: [...keys.job(id), "budget"], queryFn: ({ signal }) => get("/jobs/{job_id}/budget", { job_id: id }, {}, signal), refetchInterval: settled ? false : every(POLL_MS) });
 export const jobDecisions = (id: string, settled = false) => listOf([...keys.job(id), "decisions"], "/jobs/{job_id}/decisions", { job_id: id }, {}, settled);
@@ -147,15 +154,22 @@ export const incident = (id: string) =>
     refetchInterval: every(POLL_MS),
   });
 
-/** Asked once, and once more when the time that it covers is over: not with every event, so not under the incident's
+/** Asked once, and once more when the time that it covers is over, or each poll while readings are to be written: not with every event, so not under the incident's
     own key. `faultAt`: another fault is another question. */
 export const readingsAround = (id: string, faultAt: string) =>
   queryOptions({
     queryKey: ["readings-around", id, faultAt],
     queryFn: ({ signal }) => get("/incidents/{incident_id}/readings", { incident_id: id }, {}, signal),
     staleTime: Infinity,
-    refetchInterval: (query) => (live.paused || !query.state.data || query.state.data.complete ? false : againInMs(query.state.data.until, Date.now())),
+    refetchInterval: (query) => (live.paused || !query.state.data ? false : readingsAgainInMs(query.state.data, Date.now())),
   });
+
+/** Until the time that they cover is over, or readings that are still to be written may be there; false: nothing comes. */
+export function readingsAgainInMs(read: Pick<t.IncidentReadings, "complete" | "awaited" | "until" | "devices">, nowMs: number): number | false {
+  const missing = read.devices.some((device) => device.series === null);
+  if (read.awaited && missing) return POLL_MS;
+  return read.complete ? false : againInMs(read.until, nowMs);
+}
 
 /** Until what the sentinel collects is shown, after `until`. */
 export function againInMs(until: string, nowMs: number): number {
@@ -169,6 +183,12 @@ export const decision = (id: string) =>
     /* What was approved, or whose time is over, is carried out within moments: by another decision, whose event is not this one's. */
     refetchInterval: (query) => (live.paused ? false : query.state.data?.mode === "recommend" && query.state.data.capabilities["approve"] === "" ? 3_000 : POLL_MS),
   });
+
+/** Read when they are looked at, and by each poll. */
+export const audit = (filter: Query<"/audit">) => listOf(["audit"], "/audit", {}, filter);
+export const auditState = () => queryOptions({ queryKey: ["audit", "state"], queryFn: ({ signal }) => get("/audit/state", {}, {}, signal), refetchInterval: every(POLL_MS) });
+export const tokens = (everybody: boolean) => listOf(keys.tokens, "/tokens", {}, { everybody });
+export const joinTokens = () => listOf(keys.joinTokens, "/join-tokens", {});
 
 /** What is counted moves with every step: read again, not pushed. */
 export const ledger = (by: Query<"/ledger">["by"], windowS: number, scope: Pick<Query<"/ledger">, "job" | "node">) =>

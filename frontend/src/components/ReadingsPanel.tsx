@@ -32,7 +32,7 @@ function Around({ around }: { around: IncidentReadings }): ReactElement {
   if (around.devices.length === 0) return <Empty icon="eye" title="No finding names a device or a node" />;
   if (known.length === 0) {
     return (
-      <Empty icon="hourglass" title="There are no readings of this time">
+      <Empty icon="hourglass" title={around.awaited ? "The readings of this time are not there yet" : "There are no readings of this time"}>
         {[...new Set(around.devices.map((device) => device.note))].map((note) => <p key={note}>{note}</p>)}
       </Empty>
     );

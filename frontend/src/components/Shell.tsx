@@ -95,11 +95,13 @@ function NewVersion(): ReactElement | null {
 const NAV: { to: string; text: string; icon: IconName }[] = [
   { to: paths.overview(), text: "Overview", icon: "grid" },
   { to: paths.jobs(), text: "Jobs", icon: "list" },
+  { to: paths.queue(), text: "Queue", icon: "hourglass" },
   { to: paths.incidents(), text: "Incidents", icon: "alert" },
   { to: paths.nodes(), text: "Nodes", icon: "server" },
   { to: paths.projects(), text: "Projects", icon: "disk" },
   { to: paths.ledger(), text: "Ledger", icon: "ledger" },
   { to: paths.policies(), text: "Policies", icon: "shield" },
+  { to: paths.access(), text: "Access", icon: "key" },
 ];
 
 function MainNav(): ReactElement {

@@ -7,9 +7,11 @@ import { Dialog } from "../ui/dialog";
 const GO: { key: string; text: string; to: string }[] = [
   { key: "o", text: "Overview", to: paths.overview() },
   { key: "j", text: "Jobs", to: paths.jobs() },
+  { key: "q", text: "Queue", to: paths.queue() },
   { key: "n", text: "Nodes", to: paths.nodes() },
   { key: "i", text: "Incidents", to: paths.incidents() },
   { key: "p", text: "Policies", to: paths.policies() },
+  { key: "a", text: "Access", to: paths.access() },
 ];
 const CHORD_MS = 1_200;
 

@@ -1,6 +1,6 @@
 /* Readings around a fault: which charts are drawn, in which order, and when they are asked for again. */
 import { describe, expect, it } from "vitest";
-import { againInMs } from "../api/queries";
+import { againInMs, readingsAgainInMs } from "../api/queries";
 import type { DeviceAround, IncidentReadings, ReadingAround } from "../api/types";
 import { pointAt } from "../ui/Chart";
 import { chartsOf, markersAround, namesOf, notable } from "./around";
@@ -35,6 +35,15 @@ describe("readings around a fault", () => {
   it("asks again when the time is over, and never sooner than the other reads", () => {
     expect(againInMs("2026-11-25T12:02:00Z", Date.parse("2026-11-25T12:00:00Z"))).toBe(125_000);
     expect(againInMs("2026-11-25T12:02:00Z", Date.parse("2026-11-25T12:05:00Z"))).toBe(15_000);
+  });
+  it("asks with each poll while what a device sent may still come, and no more when it has or cannot", () => {
+    const read = { complete: true, awaited: true, until: "2026-11-25T12:02:00Z", devices: [device("n1", 0, [])] };
+    const nowMs = Date.parse("2026-11-25T12:02:01Z");
+    const there = [{ ...device("n1", 0, []), series: { index: 0 } as DeviceAround["series"] }];
+    expect(readingsAgainInMs(read, nowMs)).toBe(15_000);
+    expect(readingsAgainInMs({ ...read, devices: there }, nowMs)).toBe(false);
+    expect(readingsAgainInMs({ ...read, awaited: false }, nowMs)).toBe(false);
+    expect(readingsAgainInMs({ ...read, complete: false, devices: there }, Date.parse("2026-11-25T12:00:00Z"))).toBe(125_000);
   });
   it("shows in the legend a line's own point, and nothing in a hole", () => {
     expect(pointAt([1, undefined, undefined], 2)).toBe(0);

@@ -8,6 +8,8 @@ export const paths = {
   incidents: () => "/incidents",
   incident: (id: string) => `/incidents/${id}`,
   decision: (id: string) => `/decisions/${id}`,
+  queue: () => "/queue",
+  access: () => "/access",
   ledger: (query: Record<string, string> = {}) => `/ledger${Object.keys(query).length > 0 ? `?${new URLSearchParams(query)}` : ""}`,
   policies: (job?: string) => `/policies${job ? `?job=${job}` : ""}`,
   projects: () => "/projects",

@@ -82,6 +82,7 @@ export function affectedKeys(event: EventItem): (readonly unknown[])[] {
   if (event.entity === "decision" || event.entity === "command" || event.entity === "signal") touched.push(["incident"]);
   if (event.entity === "decision") touched.push(keys.decision(event.entity_id ?? ""));
   if (event.entity === "command") touched.push(["decision"]);
+  if (event.entity === "job" || event.entity === "request") touched.push(keys.queue, keys.capacity);
   if (event.entity === "job") touched.push(keys.jobs);
   if (event.entity === "node" || event.entity === "device" || event.entity === "rank") touched.push(keys.nodes);
   return touched;

@@ -93,6 +93,7 @@ function Head({ job, onAct }: { job: JobDetail; onAct: (act: JobAct) => void }):
   );
 }
 
+/* What it does now, and below it what it has come to since it began: each a row of its own. */
 /** The newest attempt was placed with fewer replicas than the job asked for. */
 const fewer = (job: JobDetail): boolean => job.replicas_asked > job.replicas_total;
 
@@ -107,14 +108,16 @@ function Figures({ job, settled }: { job: JobDetail; settled: boolean }): ReactE
         <Bar ratio={job.progress} tone={styleOf("job", job.state).tone} label="Progress" />
         <span>step <b>{count(job.committed_step)}</b> of {count(job.total_steps)} ({percent(job.progress, 1)})</span>
       </div>
-      <dl className="figures">
+      <dl className="figures figures-job">
         {!begun || (final && job.loss === null) ? null : <Figure label={final ? "Last loss" : "Loss"} value={fixed(job.loss, 4)} />}
         {!begun || (final && job.step_time_s === null) ? null : <Figure label={final ? "Last step time" : "Step time"} value={duration(job.step_time_s)} />}
         {final ? <Figure label="Ended" value={job.finished_at ? <Time at={job.finished_at} /> : words(job.state)} /> : begun ? <Figure label="Time left" value={job.eta_s === null ? <span className="missing">{job.step_time_s === null ? "too few steps" : "no step is committed"}</span> : duration(job.eta_s)} /> : null}
         <Figure label="Replicas" value={job.attempt ? `${job.replicas_active} / ${job.replicas_total}` : <span className="missing">none placed yet</span>} tone={short && !final ? "warn" : undefined} note={job.attempt ? `${final ? "at the end" : "contributing"} / ${fewer(job) ? `placed, ${job.replicas_asked} asked for` : "wanted"}` : undefined} />
-        {begun ? <EffectiveTime job={job} /> : null}
         {final || !begun ? null : <Figure label="Work at risk" value={duration(job.work_at_risk_s)} note="lost if all failed now" />}
         <Figure label="Last checkpoint" value={job.last_checkpoint_step === null ? "none yet" : `step ${count(job.last_checkpoint_step)}`} note={checkpointNote(job)} title="Age: since the newest good checkpoint in storage was committed, which outlives the nodes; of a job without one, since its first attempt began" />
+      </dl>
+      <dl className="figures figures-job">
+        {begun ? <EffectiveTime job={job} /> : null}
         <Figure label="Restarts / evictions" value={`${job.restarts} / ${job.evictions}`} note={job.preemptions > 0 ? `preempted ${job.preemptions === 1 ? "once" : `${count(job.preemptions)} times`}, which is neither` : undefined} />
       </dl>
       <Limits jobId={job.id} settled={settled} />

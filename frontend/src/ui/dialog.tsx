@@ -67,6 +67,8 @@ interface ConfirmProps {
   danger?: boolean;
   /** Typing this word is needed before a job-wide destructive act. */
   typeToConfirm?: string;
+  /** The act takes no reason. */
+  plain?: boolean;
   onConfirm: (reason: string) => Promise<string | undefined>;
   onClose: () => void;
 }
@@ -78,7 +80,7 @@ export function ConfirmDialog(props: ConfirmProps): ReactElement {
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<unknown>(null);
   const [answer, setAnswer] = useState<string | null>(null);
-  const ready = reason.trim() !== "" && (!props.typeToConfirm || typed === props.typeToConfirm) && !busy;
+  const ready = (props.plain || reason.trim() !== "") && (!props.typeToConfirm || typed === props.typeToConfirm) && !busy;
   const submit = async (): Promise<void> => {
     setBusy(true);
     setError(null);
@@ -110,10 +112,12 @@ export function ConfirmDialog(props: ConfirmProps): ReactElement {
             <Icon name={props.danger ? "alert" : "eye"} size={16} />
             <div>{props.blastRadius}</div>
           </div>
-          <label className="field">
-            <span>Reason (recorded with your name)</span>
-            <input value={reason} onChange={(event) => setReason(event.target.value)} maxLength={200} required data-autofocus />
-          </label>
+          {props.plain ? null : (
+            <label className="field">
+              <span>Reason (recorded with your name)</span>
+              <input value={reason} onChange={(event) => setReason(event.target.value)} maxLength={200} required data-autofocus />
+            </label>
+          )}
           {props.typeToConfirm ? (
             <label className="field">
               <span>Type <code>{props.typeToConfirm}</code> to confirm</span>

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from controlplane.fleet.models import Device, Node
 from controlplane.protocol import rest
-from controlplane.recovery.around import MAX_DEVICES, MAX_NODES, MAX_POINTS, choose
+from controlplane.recovery.around import AFTER_S, MAX_DEVICES, MAX_NODES, MAX_POINTS, choose
 from controlplane.recovery.models import Incident, Signal
 from controlplane.runtime import bus
 from controlplane.runtime.clock import from_s, iso, now_s
@@ -127,14 +127,36 @@ def test_a_finding_about_a_node_shows_all_its_devices_and_readings_that_are_not_
 
 
 def test_a_node_that_sent_nothing_and_readings_that_are_kept_no_more_are_told_apart(caller: Any, node: Node) -> None:
-    silent, old = incident(now_s() - 500.0), incident(now_s() - (settings.RETENTION_DAYS + 1) * DAY_S)
+    silent, old = (
+        incident(now_s() - AFTER_S - 2 * settings.CHUNK_S),
+        incident(now_s() - (settings.RETENTION_DAYS + 1) * DAY_S),
+    )
     for of in (silent, old):
         found(of, node, 0)
-    (device,) = asked(caller, silent).devices
+    told = asked(caller, silent)
+    (device,) = told.devices
+    assert not told.awaited
     assert device.note == "node-1 sent no readings of device 0 in this time."
     assert (device.readings, device.series, len(device.gaps)) == ([], None, 1)
     (device,) = asked(caller, old).devices
     assert device.note == "Readings are kept for 30 days; those of this time have been deleted."
+
+
+def test_readings_that_are_not_there_yet_are_awaited_until_they_should_be_there(caller: Any, node: Node) -> None:
+    for age_s, awaited in (
+        (0.0, True),
+        (AFTER_S + 0.5 * settings.CHUNK_S, True),
+        (AFTER_S + 2 * settings.CHUNK_S, False),
+    ):
+        of = incident(now_s() - age_s)
+        found(of, node, 0)
+        told = asked(caller, of)
+        assert told.awaited is awaited, age_s
+        (device,) = told.devices
+        wanted = (
+            "No readings of device 0 of node-1 are there yet; what it sent comes within seconds, without Redis within"
+        )
+        assert device.note.startswith(wanted) is awaited
 
 
 def test_an_incident_without_a_node_has_no_devices_and_a_broken_exchange_names_none(caller: Any, node: Node) -> None:

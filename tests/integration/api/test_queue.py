@@ -3,10 +3,16 @@
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
+from controlplane.api.pages import encode
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
+from controlplane.protocol.states import RequestKind, RequestState
+from controlplane.recovery.models import Request
 from controlplane.recovery.reconcile import reconcile_job
+from controlplane.runtime.clock import now
 from tests.integration.api.conftest import SPEC, make_node
 from tests.integration.api.world import running_job
 
@@ -86,3 +92,78 @@ def test_a_cancelled_job_has_left_the_queue(caller: Any, running: Job) -> None:
     job = caller("submit").post("/jobs", spec("over", 900)).json()["id"]
     ada.post(f"/jobs/{job}:cancel", {"reason": "enough"})
     assert ada.get(f"/jobs/{job}/queue").json()["sentence"] == "It is not in the queue: it is being cancelled."
+
+
+def waiting(ada: Any, *names: str) -> list[str]:
+    """Jobs that wait for the whole fleet, by falling priority; their ids."""
+    return [ada.post("/jobs", spec(name, 900 - number)).json()["id"] for number, name in enumerate(names)]
+
+
+def test_the_queue_says_of_each_what_its_own_page_says(caller: Any, running: Job) -> None:
+    ada = caller("submit")
+    ids = waiting(ada, "first", "second", "third")
+    answer = ada.get("/queue").json()
+    assert [row["job_id"] for row in answer["items"]] == ids and answer["total"] == 3
+    for place, row in enumerate(answer["items"], start=1):
+        own = ada.get(f"/jobs/{row['job_id']}/queue").json()
+        shared = set(row) & set(own) - {"behind"}
+        assert {name: row[name] for name in shared} == {name: own[name] for name in shared} and len(shared) == 12
+        assert (row["place"], row["behind"] and row["behind"]["id"]) == (place, own["behind"])
+        job = ada.get(f"/jobs/{row['job_id']}").json()
+        assert all(row[name] == job[name] for name in ("name", "owner", "project", "state"))
+        assert (row["submitted_at"], row["devices"]) == (job["created_at"], 4)
+
+
+def test_who_yields_stands_in_the_row_of_the_urgent_job_with_its_price(caller: Any, running: Job) -> None:
+    ada = caller("submit")
+    (urgent,) = waiting(ada, "urgent")
+    Request.objects.create(
+        id="req_1", kind=RequestKind.PREEMPT, job=running, urgent_id=urgent, who="policy", reason="r", value=42.0,
+        state=RequestState.OPEN, asked_at=now(), valid_until=now(),
+    )  # fmt: skip
+    (row,) = ada.get("/queue").json()["items"]
+    (saves,) = row["preempts"]
+    assert (saves["name"], saves["asked"], saves["lost_gpu_s"]) == ("running", True, 42.0)
+    (yields,) = ada.get("/capacity").json()["yields"]
+    assert (yields["name"], yields["to"]["name"], yields["lost_gpu_s"]) == ("running", "urgent", 42.0)
+
+
+def test_pages_of_the_queue_follow_each_other_also_when_a_job_leaves_it(caller: Any, running: Job) -> None:
+    ada = caller("operate")
+    ids = waiting(ada, *(f"j{number}" for number in range(5)))
+    first = ada.get("/queue?limit=2").json()
+    assert ([row["job_id"] for row in first["items"]], first["total"]) == (ids[:2], 5)
+    second = ada.get(f"/queue?limit=2&cursor={first['next']}").json()
+    assert [row["job_id"] for row in second["items"]] == ids[2:4]
+    ada.post(f"/jobs/{ids[1]}:cancel", {"reason": "enough"})
+    again = ada.get(f"/queue?limit=2&cursor={first['next']}").json()
+    assert [row["job_id"] for row in again["items"]] == ids[2:4], "the row that the page ended with has left the queue"
+    rest = ada.get(f"/queue?limit=2&cursor={again['next']}").json()
+    assert ([row["job_id"] for row in rest["items"]], rest["next"]) == (ids[4:], None)
+    assert ada.get("/queue?limit=501").status_code == 422
+
+
+@pytest.mark.parametrize("key", ["x", "0:job_1", "-1:job_1", "1:", ":job_1", "1", "9999999999:job_1", "\u0661:job_1"])
+def test_a_cursor_that_no_page_ended_with_is_refused(caller: Any, key: str) -> None:
+    assert caller("read").get(f"/queue?cursor={encode(key, 'queue')}").status_code == 400
+
+
+def test_nobody_waits(caller: Any) -> None:
+    answer = caller("read").get("/queue").json()
+    assert (answer["items"], answer["next"], answer["total"]) == ([], None, 0)
+
+
+def test_more_jobs_are_no_more_queries(caller: Any, running: Job) -> None:
+    ada = caller("submit")
+
+    def queries() -> int:
+        with CaptureQueriesContext(connection) as seen:
+            assert ada.get("/queue").status_code == 200
+        return len(seen)
+
+    waiting(ada, "one", "two")
+    queries()
+    before = queries()
+    waiting(ada, *(f"more{number}" for number in range(8)))
+    assert ada.get("/queue").json()["total"] == 10
+    assert queries() == before

@@ -26,6 +26,7 @@ def test_with_the_documented_rights_the_server_seals_audit_rows_and_changes_none
             "DELETE FROM access_auditentry",
             "TRUNCATE access_auditentry",
             "DELETE FROM access_auditanchor",
+            "DELETE FROM access_auditverdict",
         ):
             with pytest.raises(ProgrammingError, match="permission denied"), transaction.atomic():
                 cursor.execute(statement)

@@ -59,6 +59,7 @@ holdfast token ls
 holdfast token revoke "$made"
 bound=$(holdfast join-token create --name gpu-8 -o name | sed -n 1p)
 holdfast join-token ls
+holdfast token ls --everybody
 holdfast join-token revoke "$bound"
 """
 JOBS = """
@@ -83,6 +84,8 @@ holdfast request get "$asked"
 holdfast request withdraw "$asked" --reason "it has a new fan"
 holdfast ledger --since 7d --by cause --export ledger.csv
 holdfast ledger --job first-light --by job
+holdfast queue
+holdfast capacity
 holdfast chaos
 """
 NODES = """

@@ -39,3 +39,28 @@ def test_a_waiting_job_is_explained_to_people_and_programs(world: World, holdfas
 def test_of_a_job_that_runs_nothing_is_said_of_the_queue(world: World, holdfast: Any) -> None:
     assert "queue" not in holdfast("job", "explain", "tiny", "-o", "json").json
     assert "in the queue" not in holdfast("job", "explain", "tiny").out
+
+
+def test_the_queue_is_shown_in_line(world: World, holdfast: Any) -> None:
+    late = submitted("late", 400)
+    urgent = submitted("urgent", 900)
+    shown = holdfast("queue").out
+    first, second = (line for line in shown.splitlines() if "Place" in line)
+    assert (
+        first.split()[:3] == ["1", "urgent", "900"] and "Place 1 of 2 in the queue: it is the first to start" in first
+    )
+    assert second.split()[:3] == ["2", "late", "400"] and "urgent (priority 900) is ahead of it" in second
+    assert holdfast("queue", "-o", "name").out.split() == [urgent, late]
+    assert [row["place"] for row in holdfast("queue", "--limit", "1", "-o", "json").json["items"]] == [1]
+
+
+def test_the_capacity_is_shown_by_type_and_says_who_holds_devices_for_how_long(world: World, holdfast: Any) -> None:
+    submitted("late", 400)
+    answer = holdfast("capacity", "-o", "json").json
+    counts = answer["counts"]
+    row = next(line for line in holdfast("capacity").out.splitlines() if line.startswith("Toy")).split()
+    names = ("nodes", "devices", "in_use", "leaving", "free", "spare", "draining", "cordoned", "down")
+    assert row[-9:] == [str(counts[name]) for name in names]
+    shown = holdfast("capacity").out
+    assert "Waiting jobs: 1 (holdfast queue)." in shown
+    assert "Of 1 jobs that have devices nobody knows when they end." in shown

@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
 
-from controlplane.access import sealing, verification
+from controlplane.access import sealing, verdicts, verification
 from controlplane.access.sealing import Anchor
 from controlplane.recovery import journal
 
 
 class Command(BaseCommand):
     """Walks the chain once, in bounded memory, then holds each decision against its row of it; names the first
-    row that is not as sealed."""
+    row that is not as sealed. Keeps what it found, where its role may write."""
 
     help = "Verify the audit log's hash chain and the decisions it records; exit 1 and name the first broken row."
 
@@ -47,6 +48,10 @@ class Command(BaseCommand):
         )
         for fault in verdict.faults:
             self.stdout.write(f"{fault.kind}: {fault.row}: {fault.detail}")
+        try:
+            verdicts.keep(verdict)
+        except DatabaseError as error:
+            self.stderr.write(f"what was found is not kept for the page: {error}")
         if not verdict.whole:
             self.stdout.write(f"NOT WHOLE: {verdict.broken} faults; the first: {verdict.faults[0].row}")
             sys.exit(1)
