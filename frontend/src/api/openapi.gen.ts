@@ -24,6 +24,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/audit/state": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Is the audit log whole
+         * @description Up to which row `manage.py verify_audit` has verified it, when, and what it found.
+         */
+        get: operations["controlplane_api_routers_audit_audit_state"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/breakers": {
         parameters: {
             query?: never;
@@ -55,9 +75,29 @@ export interface paths {
         put?: never;
         /**
          * Close a breaker
-         * @description Automation goes on, and counts anew. 409 where it is closed.
+         * @description Automation continues, and counts from zero. 409 where it is closed.
          */
         post: operations["controlplane_api_routers_breakers_close_breaker"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/capacity": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What devices are in use for
+         * @description Each device once, by type and segment; which jobs are expected to end when, and who yields to whom.
+         */
+        get: operations["controlplane_api_routers_queue_get_capacity"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1584,6 +1624,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/queue": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Every job that waits
+         * @description In line, the first to start first: what each waits for, what would make room, and whom it would displace.
+         */
+        get: operations["controlplane_api_routers_queue_get_queue"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/requests": {
         parameters: {
             query?: never;
@@ -1653,8 +1713,9 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * My API tokens
-         * @description Without their secrets, which exist nowhere. A token sees itself and what came from it.
+         * API tokens
+         * @description Mine, without their secrets, which exist nowhere. A token sees itself and what came from it; an administrator
+         *     may see those of `everybody`.
          */
         get: operations["controlplane_api_routers_session_tokens"];
         put?: never;
@@ -1840,6 +1901,23 @@ export interface components {
             until?: string | null;
         };
         /**
+         * AuditState
+         * @description How much of the audit log is known to be whole. `verified`: `manage.py verify_audit` has run; then `at` that
+         *         time it read `rows` rows up to the one numbered `seq` and found `broken` faults, `first_fault` among them. `rows`
+         *         and `seq` null where it never ran. `newest_seq`: the newest row that is sealed; `unsealed` rows wait to be.
+         */
+        AuditState: {
+            at: string | null;
+            broken: number;
+            first_fault: string;
+            newest_seq: number | null;
+            rows: number | null;
+            seq: number | null;
+            unsealed: number;
+            verified: boolean;
+            whole: boolean | null;
+        };
+        /**
          * Bar
          * @description What a candidate has to reach. So many decisions over so many days; of those that differ at most this share
          *         without a price; and its change in GPU-seconds, with its error, at most `tolerance` of what the incidents cost.
@@ -1896,6 +1974,42 @@ export interface components {
                 [key: string]: number;
             };
             window_s: number;
+        };
+        /**
+         * Capacity
+         * @description What the devices of the fleet are in use for at `at`. `ends`: the first jobs that are expected to end, the
+         *         soonest first, of `ends_count`; of `ends_unknown` more that have devices nobody knows when they end. `yields`: the
+         *         first of `yields_count`. `types_left_out`: models beyond those listed, the largest, which `counts` has too.
+         */
+        Capacity: {
+            as_of_seq: number;
+            at: string;
+            counts: components["schemas"]["CapacityCounts"];
+            ends: components["schemas"]["ExpectedEnd"][];
+            ends_count: number;
+            ends_unknown: number;
+            types: components["schemas"]["TypeCapacity"][];
+            types_left_out: number;
+            waiting: number;
+            yields: components["schemas"]["Yielding"][];
+            yields_count: number;
+        };
+        /**
+         * CapacityCounts
+         * @description Each device in one of six: `devices` = in_use (a job has it) + free + spare (kept for a job) + draining +
+         *         cordoned + down (it or its node is of no use now). `leaving`: so many of those in use are on nodes that take no new
+         *         work, so nobody gets them when their job ends.
+         */
+        CapacityCounts: {
+            cordoned: number;
+            devices: number;
+            down: number;
+            draining: number;
+            free: number;
+            in_use: number;
+            leaving: number;
+            nodes: number;
+            spare: number;
         };
         /**
          * Certificate
@@ -2384,6 +2498,19 @@ export interface components {
             replica: number;
         };
         /**
+         * ExpectedEnd
+         * @description A job that has `devices`, and when it is expected to end: by its steps that are left and their pace, now where it
+         *         leaves already (`leaves`): it has ended, or yields.
+         */
+        ExpectedEnd: {
+            devices: number;
+            expected_end_at: string;
+            id: string;
+            leaves: boolean;
+            name: string;
+            priority: number;
+        };
+        /**
          * Fault
          * @description A fault the demo can inject; `needs` names the fields it takes; `value` None: it takes none.
          */
@@ -2622,7 +2749,8 @@ export interface components {
          *         still because of it, as survivors measured it; where nobody survived, from the last step to the first of
          *         the next attempt. Each second is in one incident at most, however many are open: in the one whose decision first
          *         changed who trains in that step, or else in the one that was opened first. `stall_others_s`: how long training
-         *         stood still while it was open because of other incidents, which have these seconds.
+         *         stood still while it was open because of other incidents, which have these seconds. `shared`: one cause
+         *         of incidents of several jobs: segment, node or storage ("": it is not); theirs name it as `part_of`.
          */
         Incident: {
             acknowledged_at: string | null;
@@ -2642,11 +2770,15 @@ export interface components {
             opened_at: string;
             /** @enum {string} */
             outcome: "recovered" | "mitigated" | "lost" | "withdrawn" | "";
+            /** @default null */
+            part_of: string | null;
             phases: components["schemas"]["Phase"][];
             recovered_at: string | null;
             recovery_s: number | null;
             resolution: string;
             resolved_at: string | null;
+            /** @default  */
+            shared: string;
             stall_others_s: number | null;
             stall_s: number | null;
             /** @enum {string} */
@@ -2658,7 +2790,7 @@ export interface components {
          * @description An incident with all that belongs to it. `findings`: what the Flight Recorders of
          *         each hung replica say, with state, culprits, group, operation and sizes; `first_failure`: the
          *         rank that failed first across all that ended by themselves, and the end of its log;
-         *         `stack_groups`: where the training threads of all ranks stood.
+         *         `stack_groups`: where the training threads of all ranks stood; `parts`: of one that several jobs share, theirs.
          */
         IncidentDetail: {
             acknowledged_at: string | null;
@@ -2685,11 +2817,17 @@ export interface components {
             opened_at: string;
             /** @enum {string} */
             outcome: "recovered" | "mitigated" | "lost" | "withdrawn" | "";
+            /** @default null */
+            part_of: string | null;
+            /** @default [] */
+            parts: components["schemas"]["Incident"][];
             phases: components["schemas"]["Phase"][];
             recovered_at: string | null;
             recovery_s: number | null;
             resolution: string;
             resolved_at: string | null;
+            /** @default  */
+            shared: string;
             signals: components["schemas"]["Signal"][];
             /** @default null */
             stack_groups: components["schemas"]["StackGroups"] | null;
@@ -2725,10 +2863,11 @@ export interface components {
         /**
          * IncidentReadings
          * @description Of the devices that the incident's findings name, from 5 minutes before the fault (the last progress, or its
-         *         first sign) until 2 minutes after it and after its detection. `complete`: that time is over. `note` says what
-         *         was left out.
+         *         first sign) until 2 minutes after it and after its detection. `complete`: that time is over; `awaited`:
+         *         readings of its end may not be stored yet. `note` says what was left out.
          */
         IncidentReadings: {
+            awaited: boolean;
             complete: boolean;
             detected_at: string | null;
             devices: components["schemas"]["DeviceAround"][];
@@ -3035,7 +3174,8 @@ export interface components {
          *         and so do all `rows` (the largest are there, `left_out` are not). Nothing later than `judged_until` is judged yet
          *         (null: nothing was), nothing from before `known_since` is known. `restated_gpu_s`: in stretches that a late fact
          *         changed after they were first shown. `queued_gpu_s` is demand beside the ledger. `ettr`: productive GPU-seconds over
-         *         full strength x time since the first attempt of all jobs (null: none has a figure). `price` of a GPU-hour in
+         *         full strength x time since the first attempt of all jobs (null: none has a figure). `failures` of jobs (null: of one
+         *         node, as failures are of jobs). `price` of a GPU-hour in
          *         `currency`; null: not set. A rest of some class below 0: the undisturbed step was taken a little too long.
          */
         Ledger: {
@@ -3044,6 +3184,7 @@ export interface components {
             classes: components["schemas"]["LedgerClass"][];
             currency: string | null;
             ettr: number | null;
+            failures: components["schemas"]["LedgerFailures"] | null;
             judged_until: string | null;
             known_gpu_s: number;
             known_since: string | null;
@@ -3066,6 +3207,21 @@ export interface components {
             /** @enum {string} */
             of: "productive" | "degraded" | "checkpoint" | "stall" | "recovery" | "lost_work" | "preempted" | "idle_spare" | "idle" | "cordoned" | "down" | "not_observed";
             share: number;
+        };
+        /**
+         * LedgerFailures
+         * @description Incidents of jobs that began with a fault in the window: so many `failures` in `up_s` seconds of training of all
+         *         jobs together. Mean time to failure, from the fault until it was `detected` and until training was back
+         *         (`recovered`), in seconds; null: not observed.
+         */
+        LedgerFailures: {
+            detected: number;
+            failures: number;
+            mttd_s: number | null;
+            mttf_s: number | null;
+            mttr_s: number | null;
+            recovered: number;
+            up_s: number;
         };
         /**
          * LedgerQuery
@@ -4473,6 +4629,8 @@ export interface components {
          *         with a lower one may have to yield their devices to it, unless they are not `preemptible`. `preempt_grace_s`: to
          *         save in before a preemption, and between SIGTERM and SIGKILL. `elastic`: where not all replicas fit, it starts with
          *         `min_replicas` or more, wherever devices are, and takes the others one by one when there is room.
+         *         `time_limit_s`: so long after its first attempt began the job has ended at the latest, and has saved before (0: no
+         *         limit).
          */
         Scheduling: {
             /** @default false */
@@ -4483,6 +4641,8 @@ export interface components {
             preemptible: boolean;
             /** @default 500 */
             priority: number;
+            /** @default 0 */
+            time_limit_s: number;
         };
         /**
          * SectionTimeout
@@ -4496,6 +4656,14 @@ export interface components {
             source: string;
             value_s: number;
             why: string;
+        };
+        /**
+         * SegmentCapacity
+         * @description Devices of one type in one segment (an NVLink domain or a block of the network; "": of nodes that name none).
+         */
+        SegmentCapacity: {
+            counts: components["schemas"]["CapacityCounts"];
+            segment: string;
         };
         /**
          * Series
@@ -4882,8 +5050,8 @@ export interface components {
         };
         /**
          * Token
-         * @description An API token; `token` itself is answered once, when it is made. `project`: good in that one alone; "": in all
-         *         that its account sees.
+         * @description An API token of the account `owner`, made by the token `parent` (null: by a person); `token` itself is answered
+         *         once, when it is made. `project`: good in that one alone; "": in all that its account sees.
          */
         Token: {
             created_at: string;
@@ -4891,11 +5059,36 @@ export interface components {
             id: string;
             last_used_at: string | null;
             name: string;
+            owner: string;
+            parent: string | null;
             project: string;
             revoked_at: string | null;
             scope: string;
             /** @default null */
             token: string | null;
+        };
+        /**
+         * TokenFilter
+         * @description Query of the token list.
+         */
+        TokenFilter: {
+            /**
+             * Cursor
+             * @description `next` of the page before.
+             */
+            cursor?: string | null;
+            /**
+             * Everybody
+             * @description Of all accounts; administrators only.
+             * @default false
+             */
+            everybody: boolean;
+            /**
+             * Limit
+             * @description Rows of a page.
+             * @default 50
+             */
+            limit: number;
         };
         /**
          * TraceAllocations
@@ -5035,7 +5228,8 @@ export interface components {
              *       "elastic": false,
              *       "preempt_grace_s": 60,
              *       "preemptible": true,
-             *       "priority": 500
+             *       "priority": 500,
+             *       "time_limit_s": 0
              *     }
              */
             scheduling: components["schemas"]["Scheduling"];
@@ -5126,6 +5320,16 @@ export interface components {
             weight_decay: number;
         };
         /**
+         * TypeCapacity
+         * @description Devices of one model: in all, and by segment, of which the first are listed and `left_out` more are not.
+         */
+        TypeCapacity: {
+            counts: components["schemas"]["CapacityCounts"];
+            gpu_type: string;
+            left_out: number;
+            segments: components["schemas"]["SegmentCapacity"][];
+        };
+        /**
          * Unheard
          * @description The same with what moves: `silent_s` now, and `acts_at`: when its ranks are started elsewhere, if
          *         nothing is heard of them till then (None: nothing is concluded from silence now).
@@ -5171,6 +5375,34 @@ export interface components {
              * @default 50
              */
             limit: number;
+        };
+        /**
+         * WaitingJob
+         * @description A row of the queue: `place` from 1, the first in line. `needs` in words, which takes `devices` of `gpu_type`
+         *         (null: of any). `behind`: the job that it waits for, where it may not start before that one. What the other fields
+         *         mean, `JobQueue` says.
+         */
+        WaitingJob: {
+            behind: components["schemas"]["QueuedJob"] | null;
+            devices: number;
+            expected_at: string | null;
+            gpu_type: string | null;
+            job_id: string;
+            makes_room: components["schemas"]["QueuedJob"][];
+            may_start: boolean;
+            name: string;
+            needs: string;
+            no_preemption: string;
+            outranks: components["schemas"]["QueuedJob"][];
+            owner: string;
+            place: number;
+            preempts: components["schemas"]["QueuedPreemption"][];
+            priority: number;
+            project: string;
+            sentence: string;
+            state: string;
+            submitted_at: string;
+            turn: string;
         };
         /**
          * Wall
@@ -5239,6 +5471,19 @@ export interface components {
             at: string;
             meaning: string;
             xid: number;
+        };
+        /**
+         * Yielding
+         * @description A running job that saves and yields its `devices`: to the job `to`, or because a person asked (null). What that
+         *         is expected to cost, in GPU-seconds; null: not known.
+         */
+        Yielding: {
+            devices: number;
+            id: string;
+            lost_gpu_s: number | null;
+            name: string;
+            priority: number;
+            to: components["schemas"]["QueuedJob"] | null;
         };
     };
     responses: {
@@ -5363,9 +5608,12 @@ export type Attempt = components['schemas']['Attempt'];
 export type Attention = components['schemas']['Attention'];
 export type AuditEntry = components['schemas']['AuditEntry'];
 export type AuditFilter = components['schemas']['AuditFilter'];
+export type AuditState = components['schemas']['AuditState'];
 export type Bar = components['schemas']['Bar'];
 export type Breaker = components['schemas']['Breaker'];
 export type Budget = components['schemas']['Budget'];
+export type Capacity = components['schemas']['Capacity'];
+export type CapacityCounts = components['schemas']['CapacityCounts'];
 export type Certificate = components['schemas']['Certificate'];
 export type Check = components['schemas']['Check'];
 export type Checkpoint = components['schemas']['Checkpoint'];
@@ -5390,6 +5638,7 @@ export type EmergencyCheckpoint = components['schemas']['EmergencyCheckpoint'];
 export type Event = components['schemas']['Event'];
 export type EventQuery = components['schemas']['EventQuery'];
 export type EvictReplica = components['schemas']['EvictReplica'];
+export type ExpectedEnd = components['schemas']['ExpectedEnd'];
 export type Fault = components['schemas']['Fault'];
 export type FaultRank = components['schemas']['FaultRank'];
 export type FaultSchedule = components['schemas']['FaultSchedule'];
@@ -5417,6 +5666,7 @@ export type JoinToken = components['schemas']['JoinToken'];
 export type Layout = components['schemas']['Layout'];
 export type Ledger = components['schemas']['Ledger'];
 export type LedgerClass = components['schemas']['LedgerClass'];
+export type LedgerFailures = components['schemas']['LedgerFailures'];
 export type LedgerQuery = components['schemas']['LedgerQuery'];
 export type LedgerRow = components['schemas']['LedgerRow'];
 export type LetterFilter = components['schemas']['LetterFilter'];
@@ -5490,6 +5740,7 @@ export type RestartEntry = components['schemas']['RestartEntry'];
 export type RiskTrigger = components['schemas']['RiskTrigger'];
 export type Scheduling = components['schemas']['Scheduling'];
 export type SectionTimeout = components['schemas']['SectionTimeout'];
+export type SegmentCapacity = components['schemas']['SegmentCapacity'];
 export type Series = components['schemas']['Series'];
 export type SeriesQuery = components['schemas']['SeriesQuery'];
 export type SetMember = components['schemas']['SetMember'];
@@ -5513,18 +5764,22 @@ export type StopShadow = components['schemas']['StopShadow'];
 export type Stragglers = components['schemas']['Stragglers'];
 export type Timeouts = components['schemas']['Timeouts'];
 export type Token = components['schemas']['Token'];
+export type TokenFilter = components['schemas']['TokenFilter'];
 export type TraceAllocations = components['schemas']['TraceAllocations'];
 export type TrainSpec = components['schemas']['TrainSpec'];
 export type Training = components['schemas']['Training'];
+export type TypeCapacity = components['schemas']['TypeCapacity'];
 export type Unheard = components['schemas']['Unheard'];
 export type Version = components['schemas']['Version'];
 export type VersionFilter = components['schemas']['VersionFilter'];
+export type WaitingJob = components['schemas']['WaitingJob'];
 export type Wall = components['schemas']['Wall'];
 export type WatchQuery = components['schemas']['WatchQuery'];
 export type WhichShadow = components['schemas']['WhichShadow'];
 export type WithReason = components['schemas']['WithReason'];
 export type Word = components['schemas']['Word'];
 export type XidAround = components['schemas']['XidAround'];
+export type Yielding = components['schemas']['Yielding'];
 export type ResponseProblem400 = components['responses']['Problem400'];
 export type ResponseProblem401 = components['responses']['Problem401'];
 export type ResponseProblem403 = components['responses']['Problem403'];
@@ -5582,6 +5837,32 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_audit_audit_state: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditState"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];
@@ -5658,6 +5939,32 @@ export interface operations {
             409: components["responses"]["Problem409"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_queue_get_capacity: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Capacity"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];
@@ -8518,6 +8825,43 @@ export interface operations {
             503: components["responses"]["Problem503"];
         };
     };
+    controlplane_api_routers_queue_get_queue: {
+        parameters: {
+            query?: {
+                /** @description Rows of a page. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                cursor?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        as_of_seq: number;
+                        items: components["schemas"]["WaitingJob"][];
+                        next: string | null;
+                        total?: number | null;
+                    };
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
     controlplane_api_routers_requests_list_requests: {
         parameters: {
             query?: {
@@ -8638,6 +8982,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Of all accounts; administrators only. */
+                everybody?: boolean;
             };
             header?: never;
             path?: never;
@@ -8662,6 +9008,7 @@ export interface operations {
             400: components["responses"]["Problem400"];
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
+            422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];

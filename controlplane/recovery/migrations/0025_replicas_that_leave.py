@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('recovery', '0023_disruption'),
+        ('recovery', '0024_shared_incidents'),
     ]
 
     operations = [

@@ -1,1 +1,0 @@
-import{tt as e}from"./paths-s7wj7_UT.js";var t=e();function n(e,t){return e.capabilities?.[t]??``}function r({of:e,act:r,onPress:i,children:a,className:o=``,label:s,busy:c}){let l=n(e,r);return(0,t.jsx)(`button`,{type:`button`,className:`button ${o}`,onClick:i,disabled:l!==``||c,title:l||void 0,"aria-label":s,children:a})}export{n,r as t};
