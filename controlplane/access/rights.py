@@ -56,6 +56,10 @@ class Rights:
         return found | Q(**{f"{path}__isnull": True}) if none_too else found
 
 
+EVERYTHING = Rights(fleet=Scope.ADMIN, everything=True, whole=True)
+"""Of an administrator of the fleet, whatever projects there are."""
+
+
 def rights_of(user: Any, token: ApiToken | None = None) -> Rights | None:
     """Of an account, or of one of its tokens. None: it may do nothing at all."""
     return rights_of_all([(user, token)])[0]
