@@ -13,7 +13,7 @@ from pytest_django.fixtures import Settings
 
 from controlplane.recovery import ledger_pass
 from tests.e2e.browser import COLOURS, Complaints, Target, axe_violations, picture, sign_in
-from tests.e2e.rows import crowd, lived
+from tests.e2e.rows import crowd, lived, unanswered
 from tests.integration.backend.builders import make_fleet, run_job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.django_db(transaction=True), pytest.mark.timeout(360)]
@@ -161,6 +161,19 @@ def test_the_rank_tables_show_their_last_column_on_every_desk(page: Page, real: 
         page.set_viewport_size({"width": width, "height": 900})
         hidden = page.locator(".replica .table-wrap").evaluate_all("all => all.map(e => e.scrollWidth - e.clientWidth)")
         assert hidden == [0] * len(hidden) != [], f"at {width} px"
+
+
+@pytest.mark.parametrize("place", [DESK], indirect=True)
+def test_the_bar_at_the_top_is_one_line_on_every_desk_also_while_incidents_are_open(
+    page: Page, real: Target, place: str
+) -> None:
+    unanswered(make_fleet())
+    page.goto(f"{real.url}/jobs")
+    expect(page.locator(".nav-count")).to_be_visible()
+    for width in (1280, 1440, 1920):
+        page.set_viewport_size({"width": width, "height": 900})
+        picture(page, f"bar-{width}", whole=False)
+        assert page.locator(".topbar").evaluate("bar => bar.clientHeight") < 60, f"at {width} px"
 
 
 ROWS_OF_FIGURES = """all => all.map(group => Object.values(Object.groupBy(

@@ -12,7 +12,7 @@ export function CapacityFigures({ capacity }: { capacity: Capacity }): ReactElem
   const { counts } = capacity;
   return (
     <dl className="figures">
-      <Figure label="Devices" value={count(counts.devices)} note={capacity.types.length === 1 ? capacity.types[0]!.gpu_type : `${count(capacity.types.length + capacity.types_left_out)} types`} />
+      <Figure label="Devices" value={count(counts.devices)} note={capacity.types.length === 0 ? undefined : capacity.types.length === 1 ? capacity.types[0]!.gpu_type : `${count(capacity.types.length + capacity.types_left_out)} types`} />
       {USES.map((use) => (
         <Figure
           key={use.name}

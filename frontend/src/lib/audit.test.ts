@@ -17,6 +17,6 @@ describe("the audit log", () => {
   it("is never shown as whole where it was not verified or is not", () => {
     expect(chainOf({ ...state, verified: false, whole: null, seq: null }).tone).toBe("warn");
     const broken = chainOf({ ...state, whole: false, broken: 1, first_fault: "edited: seq 3 (id 3): x" });
-    expect(broken).toEqual({ tone: "bad", text: "Not whole: 1 fault up to row 40, found at", more: ". The first: edited: seq 3 (id 3): x" });
+    expect(broken).toEqual({ tone: "bad", text: "Not whole: 1 fault up to row 40, found at", more: ". The first: edited: seq 3 (id 3): x." });
   });
 });

@@ -40,7 +40,7 @@ function Waiting(): ReactElement {
     <Panel title="Waiting jobs" flush actions={<span className="muted" role="status">{rows.length > 0 ? shown : ""}</span>}>
       <Loaded query={query} skeleton={<div className="padded"><Skeleton lines={4} /></div>}>
         {() => rows.length === 0 ? (
-          <Empty title="No job waits">Every job that was submitted has its devices. <Link to={paths.submit()}>Submit one</Link>.</Empty>
+          <Empty title="No job waits">Jobs stand here while they wait for devices. <Link to={paths.submit()}>Submit one</Link>.</Empty>
         ) : (
           <>
             <Scroll label="Waiting jobs">
