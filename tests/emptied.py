@@ -54,4 +54,4 @@ def empty(case: TransactionTestCase) -> None:
 def _default_project() -> None:
     from controlplane.access.project_models import DEFAULT, Project, Visibility
 
-    Project.objects.create(name=DEFAULT, visibility=Visibility.OPEN)
+    Project.objects.get_or_create(name=DEFAULT, defaults={"visibility": Visibility.OPEN})

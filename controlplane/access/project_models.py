@@ -4,7 +4,6 @@ Written by `access.projects` alone. A job names its project in `spec.metadata.pr
 name). A project is never deleted or renamed: its jobs, their audit rows and their ledger go on naming it.
 """
 
-from django.conf import settings
 from django.core.validators import RegexValidator
 from django.db import models
 
@@ -73,7 +72,7 @@ class Membership(models.Model):
     """What one account is in one project."""
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="memberships")
-    account = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
+    account = models.ForeignKey("auth.User", on_delete=models.CASCADE, related_name="memberships")
     role = models.CharField(max_length=16, choices=Role.choices)
     since = models.DateTimeField(auto_now_add=True)
 

@@ -56,6 +56,10 @@ class Rights:
         return found | Q(**{f"{path}__isnull": True}) if none_too else found
 
 
+EVERYTHING = Rights(fleet=Scope.ADMIN, everything=True, whole=True)
+"""Of an administrator of the fleet, whatever projects there are."""
+
+
 def rights_of(user: Any, token: ApiToken | None = None) -> Rights | None:
     """Of an account, or of one of its tokens. None: it may do nothing at all."""
     return rights_of_all([(user, token)])[0]
@@ -70,12 +74,13 @@ def rights_of_all(asked: Collection[tuple[Any, ApiToken | None]]) -> list[Rights
     ):
         roles[account][project] = Role(role)
     projects = list(Project.objects.values_list("name", "visibility"))
-    return [_rights(user, token, projects, roles[user.pk]) for user, token in asked]
+    return [rights_among(user, token, projects, roles[user.pk]) for user, token in asked]
 
 
-def _rights(
+def rights_among(
     user: Any, token: ApiToken | None, projects: Sequence[tuple[str, str]], roles: Mapping[str, Role]
 ) -> Rights | None:
+    """`rights_of` by these rows: each project's name and visibility, and the account's roles by project. Pure."""
     own = scope_of(user) if user.is_active else None
     if own is None:
         return None

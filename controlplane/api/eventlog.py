@@ -63,7 +63,7 @@ def event_view(row: Event) -> dict[str, Any]:
 def event_page(query: EventQuery, rights: Rights, *, job_id: str = "", node_id: str = "") -> dict[str, Any]:
     """Oldest first after `after_seq`, of what these rights see; `next` is null: the last seq is the cursor. Raises
     Problem (410) where events after it are no longer all kept."""
-    job_id = told_id(rights, job_id)
+    job_id = answered_id(rights, job_id)
     must_be_kept(query.after_seq, job_id)
     seq = newest_seq()
     rows = events_seen(rights, _after(query.after_seq, job_id, node_id))
@@ -75,7 +75,7 @@ def event_page(query: EventQuery, rights: Rights, *, job_id: str = "", node_id: 
     return listing(seen(rights, [event_view(row) for row in found]), None, seq)
 
 
-def told_id(rights: Rights, job_id: str) -> str:
+def answered_id(rights: Rights, job_id: str) -> str:
     """The id, or where that job is not seen one that no job has: both are answered alike."""
     return NO_JOB if job_id and hidden_jobs(rights, [job_id]) else job_id
 
@@ -122,7 +122,7 @@ async def stream(since: int, job_id: str, reader: Standing, rights: Rights) -> A
 def _read_fresh(since: int, job_id: str, rights: Rights) -> list[dict[str, Any]]:
     """Outside a request Django returns no connection by itself."""
     try:
-        rows = events_seen(rights, _after(since, told_id(rights, job_id)))
+        rows = events_seen(rights, _after(since, answered_id(rights, job_id)))
         return list(seen(rights, [event_view(row) for row in rows[:BATCH]]))
     finally:
         close_old_connections()

@@ -169,9 +169,9 @@ async def subscribe(process: WebProcess, client: Client, said: Subscribe) -> Non
         return
     while True:
         missed = await process.in_thread(events_after, since, MAX_REPLAY)
-        for told in missed:
-            client.put(told.text_for(told.hidden_from(client.rights())))
-            since = told.seq
+        for shared in missed:
+            client.put(shared.text_for(shared.hidden_from(client.rights())))
+            since = shared.seq
         # No await between this check and the hand-over: the hub cannot move in between.
         if since >= (process.hub.seq or 0):
             client.sent_seq = since

@@ -46,7 +46,7 @@ def event_message(row: Event) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Shared:
     """An event as a message, and the projects of the jobs that it names."""
 
     message: dict[str, Any]
@@ -108,9 +108,9 @@ class Hub:
         self.seq: int | None = None
         self.wakeup = asyncio.Event()
 
-    def durable(self, told: Told) -> None:
+    def durable(self, shared: Shared) -> None:
         """Hand one event to every subscribed browser, as its reader may see it, and move the cursor."""
-        seq = told.seq
+        seq = shared.seq
         self.seq = max(self.seq or 0, seq)
         texts: dict[frozenset[str], str] = {}
         for client in self.clients:
@@ -120,9 +120,9 @@ class Hub:
             if client.changed(rights):
                 client.resync(seq)
                 continue
-            hidden = told.hidden_from(rights)
+            hidden = shared.hidden_from(rights)
             if hidden not in texts:
-                texts[hidden] = told.text_for(hidden)
+                texts[hidden] = shared.text_for(hidden)
             if client.put(texts[hidden]):
                 client.sent_seq = seq
             else:

@@ -23,7 +23,7 @@ from controlplane.fleet.selectors import node_count
 from controlplane.fleet.services import reopen_session
 from controlplane.jobs.seen import job_ids_of, projects_of
 from controlplane.live import proof
-from controlplane.live.hub import Told, event_message
+from controlplane.live.hub import Shared, event_message
 from controlplane.protocol.commands import SignedCommand
 from controlplane.protocol.frames import Order
 from controlplane.recovery import gauges, ledger_gauges
@@ -182,19 +182,19 @@ async def follow_events(process: "WebProcess") -> None:
         hub.rewind(await process.in_thread(events.newest_seq))
         while True:
             found = await process.in_thread(events_after, hub.seq, EVENTS_A_READ)
-            for told in found:
-                hub.durable(told)
+            for shared in found:
+                hub.durable(shared)
             if len(found) < EVENTS_A_READ:
                 break
 
 
-def events_after(seq: int, limit: int) -> list[Told]:
+def events_after(seq: int, limit: int) -> list[Shared]:
     """Committed events in order, as the browsers get them, with the projects of their jobs."""
     messages = [event_message(row) for row in Event.objects.filter(seq__gt=seq).order_by("seq")[:limit]]
     named = [job_ids_of(message) for message in messages]
     projects = projects_of(set().union(*named))
     return [
-        Told(message, {job_id: projects.get(job_id, NO_PROJECT) for job_id in ids})
+        Shared(message, {job_id: projects.get(job_id, NO_PROJECT) for job_id in ids})
         for message, ids in zip(messages, named, strict=True)
     ]
 

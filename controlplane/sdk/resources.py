@@ -40,14 +40,9 @@ class Jobs(_Group):
         return self._run(calls.get(calls.one("jobs", job_id), rest.JobDetail))
 
     def list(
-        self,
-        *,
-        state: str | None = None,
-        q: str | None = None,
+        self, *, state: str | None = None, q: str | None = None, labels: str | None = None, limit: int | None = None,
         project: str | None = None,
-        labels: str | None = None,
-        limit: int | None = None,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """Iterates over every Job, newest first; `limit` rows a page, `labels` as "team=nlp,stage=two"."""
         wanted = {"state": state, "q": q, "project": project, "labels": labels}
         return self._pages(calls.get("/jobs", Page[rest.Job], **wanted, limit=limit))

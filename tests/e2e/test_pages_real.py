@@ -53,10 +53,14 @@ def page(real: Target, chromium: Browser, place: str) -> Iterator[Page]:
 FIXED = {
     "overview": "/", "overview-table": "/?map=table", "overview-job": "/?colour=job", "jobs": "/jobs",
     "submit": "/jobs/new", "incidents": "/incidents", "nodes": "/nodes", "not-found": "/nowhere",
-    "ledger": "/ledger", "ledger-job": "/ledger?by=job&window=1h",
+    "ledger": "/ledger", "ledger-job": "/ledger?by=job&window=1h", "projects": "/projects",
+    "project": "/projects/default", "jobs-of-project": "/jobs?project=default",
 }  # fmt: skip
 # What a reader must find there, and what would be untrue.
 SAID = {
+    "projects": ("GPUs by project, as the queue counts them now.", "default", "no limit"),
+    "project": ("GPUs of its own", "No members"),
+    "jobs-of-project": ("default / ",),
     "ledger": ("Every second of every device, once", "free, and no job took it"),
     "job-spec": ("apiVersion", "allow_faults"),
     "incident-lost": ("the job failed", "The job failed, so there is no recovery to certify."),

@@ -12,7 +12,7 @@ from controlplane.access.models import Scope
 from controlplane.api.auth import needs, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
-from controlplane.api.eventlog import EventQuery, Seq, event_page, must_be_kept, stream, told_id
+from controlplane.api.eventlog import EventQuery, Seq, answered_id, event_page, must_be_kept, stream
 from controlplane.api.reach import reach
 from controlplane.protocol import rest
 from controlplane.runtime.events import newest_seq
@@ -56,7 +56,7 @@ async def watch(request: HttpRequest, query: Query[WatchQuery]) -> StreamingHttp
     if since is None:
         since = await sync_to_async(newest_seq)()
     rights = await sync_to_async(reach)(request)
-    await sync_to_async(must_be_kept)(since, await sync_to_async(told_id)(rights, query.job_id))
+    await sync_to_async(must_be_kept)(since, await sync_to_async(answered_id)(rights, query.job_id))
     reader = principal_of(request).standing
     response = StreamingHttpResponse(stream(since, query.job_id, reader, rights), content_type="text/event-stream")
     response["Cache-Control"] = "no-store"

@@ -13,8 +13,6 @@ from controlplane.cli.exits import CliError, Exit
 from controlplane.cli.output import Format, emit_object, emit_rows, say
 
 app = typer.Typer(no_args_is_help=True, help="Projects: what they may use, what they use, and who is in them.")
-member = typer.Typer(no_args_is_help=True, help="Who is in a project.")
-app.add_typer(member, name="member")
 
 Project = Annotated[str, typer.Argument(metavar="PROJECT")]
 Account = Annotated[str, typer.Argument(metavar="ACCOUNT")]
@@ -77,7 +75,7 @@ def create(
     with context.client() as client:
         made = client.projects.create(project, reason, **settings)
     say(f"The project {made.name} is there, and {made.visibility}.")
-    context.next_commands(f"holdfast project member set {project} ACCOUNT submitter")
+    context.next_commands(f"holdfast project set-member {project} ACCOUNT submitter")
 
 
 @app.command("set")
@@ -100,7 +98,7 @@ def change(
         say(client.projects.set(project, reason, **settings).detail)
 
 
-@member.command("set")
+@app.command("set-member")
 def set_member(
     project: Project,
     account: Account,
@@ -112,7 +110,7 @@ def set_member(
         say(client.projects.set_member(project, account, role, reason).detail)
 
 
-@member.command("rm")
+@app.command("remove-member")
 def remove_member(project: Project, account: Account, reason: Reason = BY_HAND) -> None:
     """Take an account out; its jobs stay."""
     with context.client() as client:

@@ -59,7 +59,7 @@ function Jobs({ name }: { name: string }): ReactElement {
       <Loaded query={query}>
         {(data) => {
           const { rows } = queries.whole(data);
-          if (rows.length === 0) return <Empty icon="list" title="No job that lives" />;
+          if (rows.length === 0) return <Empty icon="list" title="No job now" />;
           return (
             <Scroll label="Jobs">
               <table>
@@ -88,7 +88,7 @@ function Members({ project }: { project: ProjectDetail }): ReactElement {
   return (
     <Panel title="Members" flush>
       {project.members.length === 0 ? (
-        <Empty icon="key" title="No members">An administrator of the project takes somebody in with <code>holdfast project member set {project.name} ACCOUNT ROLE</code>.</Empty>
+        <Empty icon="key" title="No members">An administrator of the project takes somebody in with <code>holdfast project set-member {project.name} ACCOUNT ROLE</code>.</Empty>
       ) : (
         <Scroll label="Members">
           <table>

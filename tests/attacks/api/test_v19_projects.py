@@ -15,11 +15,13 @@ from controlplane.access.rights import Rights, rights_of
 from controlplane.access.standing import Standing
 from controlplane.access.watch import watch
 from controlplane.api import eventlog
-from controlplane.jobs.models import Job, Rank
+from controlplane.jobs.models import Job, Rank, Replica
 from controlplane.jobs.services import publish_job
 from controlplane.live.hub import Client, Hub
 from controlplane.live.pumps import events_after
+from controlplane.recovery import ledger_rows
 from controlplane.recovery.asked import of_job
+from controlplane.recovery.ledger_models import LedgerHold, LedgerMark
 from controlplane.recovery.models import Decision, Incident, Signal
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.recovery.request_rows import ask_to_yield
@@ -341,3 +343,24 @@ def ask_to_yield_to(urgent: Job, victim: Job) -> str:
     with unit_of_work():
         ask_to_yield(victim.id, urgent, attempt=1, lost_gpu_s=1.0, why="priority 900")
     return json.dumps([fact.urgent for fact in of_job(victim)]) + str(Event.objects.order_by("-seq")[0].sentence)
+
+
+def test_the_ledger_has_private_jobs_in_one_row_for_those_who_do_not_see_them(db: None) -> None:
+    found = world()
+    moment_s = now().timestamp()
+    LedgerMark.objects.create(name=ledger_rows.ALL, began_s=moment_s - 600.0, judged_s=moment_s)
+    replica = Replica.objects.filter(attempt__job=found.job)[0]
+    LedgerHold.objects.create(
+        job=found.job,
+        node=found.nodes[0],
+        replica=replica,
+        from_s=moment_s - 500.0,
+        until_s=moment_s - 100.0,
+        devices=2,
+    )
+    mia, zoe = caller_of(account("mia", hush_hush=Role.VIEWER)), caller_of(account("zoe"))
+    inside, outside = (who.get("/ledger?by=job&window_s=600").json() for who in (mia, zoe))
+    assert found.job.id in [row["id"] for row in inside["rows"]]
+    assert found.job.id not in [row["id"] for row in outside["rows"]]
+    assert "jobs of projects that you do not see" in [row["label"] for row in outside["rows"]]
+    assert inside["known_gpu_s"] == outside["known_gpu_s"] > 0.0, "what the fleet gave is everybody's to know"

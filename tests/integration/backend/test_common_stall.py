@@ -4,6 +4,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
+from controlplane.access.rights import EVERYTHING
 from controlplane.api.overview import overview
 from controlplane.jobs.models import Job
 from controlplane.protocol import frames
@@ -50,7 +51,7 @@ def test_a_stall_of_a_whole_job_is_one_incident_and_ends_nobody(stalled: tuple[F
     assert incident.state == "open"
     assert incident.title == "3 of 3 replicas are late in step at once"
     assert {row.incident_id for row in Signal.objects.filter(kind="rank_overdue")} == {incident.pk}
-    assert overview()["attention"]["live"] == 1
+    assert overview(EVERYTHING)["attention"]["live"] == 1
     assert why(job).startswith("3 of 3 replicas are late in step at once: ")
     assert "continues until its last step" not in why(job)
     Incident.objects.update(opened_at=ago(60.0))

@@ -9,6 +9,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from controlplane.access.rights import EVERYTHING
 from controlplane.api.overview import overview
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.cli.columns import ABSENT, JOB, JOBS
@@ -187,7 +188,7 @@ def device_share(job: Job, *, began: datetime) -> float:
 
 def all_shown(job: Job) -> tuple[float, str]:
     """The figure and its word by the API, checked against the page's overview, the command line and Prometheus."""
-    summary, whole = job_summary(job), overview()
+    summary, whole = job_summary(job), overview(EVERYTHING)
     assert whole["goodput_24h"] == pytest.approx(summary["ettr"])
     assert whole["goodput_estimated"] is (summary["ettr_basis"] == "estimated")
     word = " estimated" if summary["ettr_basis"] == "estimated" else ""
@@ -224,7 +225,7 @@ def test_why_there_is_no_figure_is_said() -> None:
     ended = job_summary(told.fresh())
     assert (ended["ettr"], ended["ettr_basis"]) == (None, "not_counted")
     assert next(c for c in JOBS if c.title == "ETTR").show(ended) == "not counted"
-    assert overview()["goodput_24h"] is None
+    assert overview(EVERYTHING)["goodput_24h"] is None
 
 
 def test_page_command_line_overview_and_prometheus_tell_the_same_figure() -> None:
@@ -239,7 +240,7 @@ def test_page_command_line_overview_and_prometheus_tell_the_same_figure() -> Non
     summary = job_summary(job)
     assert summary["ettr"] == ettr
     assert next(column for column in JOBS if column.title == "ETTR").show(summary) == f"{100 * ettr:.1f}%"
-    assert overview()["goodput_24h"] == pytest.approx(ettr)
+    assert overview(EVERYTHING)["goodput_24h"] == pytest.approx(ettr)
     gauges.refresh()
     shown = metrics.EFFECTIVE.labels(job_id=job.id)._value.get()
     assert shown == ettr
@@ -251,18 +252,20 @@ def test_the_overview_weighs_the_last_day_by_devices() -> None:
     told.steps(360, 300.0)  # A whole day and six hours, undisturbed: exactly what the clock says.
     row = JobPace.objects.get(job=told.job)
     assert len(row.pace["marks"]) <= 52
-    last = overview()["goodput_24h"]
+    last = overview(EVERYTHING)["goodput_24h"]
     assert last == pytest.approx(1.0, abs=0.02)
 
 
 def test_a_job_that_has_stood_still_for_days_is_of_the_last_day_a_day_and_no_step() -> None:
     told = Told(age_s=5 * 86_400.0)
     told.steps(40, 1.0)
-    assert overview()["goodput_24h"] == 0.0
+    assert overview(EVERYTHING)["goodput_24h"] == 0.0
     told.at = now() - timedelta(seconds=0.6 * 86_400.0)
     told.steps(1, 1.0)
     told.steps(360, 120.0)
-    assert overview()["goodput_24h"] == pytest.approx(0.5 / 120.0, rel=0.02), "half of the day, of steps of a second"
+    assert overview(EVERYTHING)["goodput_24h"] == pytest.approx(0.5 / 120.0, rel=0.02), (
+        "half of the day, of steps of a second"
+    )
 
 
 def test_no_figure_reads_more_rows_for_a_job_that_trained_longer() -> None:

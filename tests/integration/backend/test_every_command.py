@@ -48,6 +48,12 @@ printf '%s\\n%s\\n' "$once" "a new horse, correct battery" | holdfast password e
 python manage.py create_admin root
 export HOLDFAST_TOKEN=$(python manage.py create_api_token ada --name second --scope admin)
 python manage.py create_join_token --name gpu-9
+holdfast project create vision --quota 8 --reason "a new team"
+holdfast project set vision --lend 4 --max-priority 700
+holdfast project set-member vision eve operator
+holdfast project show vision
+holdfast project remove-member vision eve
+holdfast project ls
 made=$(holdfast token create night-shift --scope read -o name | sed -n 1p)
 holdfast token ls
 holdfast token revoke "$made"

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from django.db.models import Q
 
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
@@ -109,7 +110,7 @@ def test_a_candidate_of_a_job_is_about_that_job_alone() -> None:
     _, job = job_that_lost_a_rank()
     other = Decision.objects.filter(job=job).earliest("id")
     Decision.objects.filter(pk=other.pk).update(job=None, key="of the fleet")
-    page = replay(since_s=3600.0, job=job, candidate=candidate_of(DEFAULT, HOLD))
+    page = replay(since_s=3600.0, among=Q(job=job), candidate=candidate_of(DEFAULT, HOLD))
     assert kinds(page) == [("held", "evict_and_replace")]
     assert page.replayed == Decision.objects.filter(job=job).count() == Decision.objects.count() - 1
     assert page.left_out == {}, "what is not the job's is not read"

@@ -30,20 +30,20 @@ def admin(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
 def test_a_project_is_made_changed_listed_and_shown_with_its_members(admin: World, holdfast: Run) -> None:
     User.objects.create_user("bob", password="correct horse battery")
     made = holdfast("project", "create", "vision", "--quota", "16", "--lend", "8", "--reason", "a new team")
-    assert made.code == Exit.OK and "private" in made.out and "member set vision" in made.err
+    assert made.code == Exit.OK and "private" in made.out and "set-member vision" in made.err
     assert holdfast("project", "set", "vision", "--borrow", "0", "--max-priority", "700", "-r", "r").code == Exit.OK
     row = Project.objects.get(name="vision")
     assert (row.quota_gpus, row.lend_limit_gpus, row.borrow_limit_gpus, row.max_priority) == (16, 8, 0, 700)
     assert holdfast("project", "set", "vision", "--quota", "none", "--lend", "none").code == Exit.OK
     assert Project.objects.get(name="vision").quota_gpus is None
-    assert "bob is operator" in holdfast("project", "member", "set", "vision", "bob", "operator").out
+    assert "bob is operator" in holdfast("project", "set-member", "vision", "bob", "operator").out
     shown = holdfast("project", "show", "vision").out
     assert "bob" in shown and "operator" in shown and "700" in shown
     listed = holdfast("project", "ls", "-o", "json").json["items"]
     assert [each["name"] for each in listed] == ["default", "vision"]
     # The world's job holds two devices on each of two nodes.
     assert (listed[0]["in_use_gpus"], listed[0]["live_jobs"], listed[1]["in_use_gpus"]) == (4, 1, 0)
-    assert "no member of the project vision any more" in holdfast("project", "member", "rm", "vision", "bob").out
+    assert "no member of the project vision any more" in holdfast("project", "remove-member", "vision", "bob").out
     assert {"project.create", "project.set", "project.set_member", "project.remove_member"} <= set(
         AuditEntry.objects.values_list("action", flat=True)
     )
@@ -53,8 +53,8 @@ def test_what_is_no_number_of_gpus_no_role_and_no_project_is_refused_with_the_fi
     refused = holdfast("project", "create", "vision", "--quota", "many")
     assert refused.code == Exit.USAGE and "--quota: 'many' is no number of GPUs" in refused.err
     assert holdfast("project", "set", "default").code == Exit.USAGE
-    assert holdfast("project", "member", "set", "default", "ada", "king").code == Exit.USAGE
-    assert holdfast("project", "member", "set", "default", "nobody", "viewer").code == Exit.NOT_FOUND
+    assert holdfast("project", "set-member", "default", "ada", "king").code == Exit.USAGE
+    assert holdfast("project", "set-member", "default", "nobody", "viewer").code == Exit.NOT_FOUND
     assert holdfast("project", "show", "no-such-one").code == Exit.NOT_FOUND
     assert holdfast("project", "create", "default").code == Exit.CONFLICT
 

@@ -6,6 +6,7 @@ from django.contrib.auth.models import Group, Permission, User
 from django.contrib.contenttypes.models import ContentType
 from django.test import TransactionTestCase
 
+from controlplane.access.project_models import Project
 from tests import emptied
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -15,6 +16,9 @@ class _Case(TransactionTestCase):
     databases = frozenset({"default"})
 
     def runTest(self) -> None: ...
+
+
+KEPT = {"ContentType", "Permission", "Project"}
 
 
 def left() -> set[str]:
@@ -33,8 +37,15 @@ def test_rows_go_whatever_refers_to_them_and_content_types_stay() -> None:
     types = set(ContentType.objects.values_list("pk", flat=True))
     write()
     emptied.empty(_Case())
-    assert left() <= {"ContentType", "Permission"}
+    assert left() <= KEPT
     assert set(ContentType.objects.values_list("pk", flat=True)) == types
+
+
+def test_the_default_project_is_there_again_as_migrations_made_it() -> None:
+    Project.objects.filter(name="default").update(visibility="private", quota_gpus=1)
+    Project.objects.create(name="vision")
+    emptied.empty(_Case())
+    assert list(Project.objects.values_list("name", "visibility", "quota_gpus")) == [("default", "open", None)]
 
 
 def test_much_is_emptied_as_django_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +54,7 @@ def test_much_is_emptied_as_django_does_it(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(emptied, "flush_everything", flushed.append)
     write(3)
     emptied.empty(_Case())
-    assert flushed == [] and left() <= {"ContentType", "Permission"}
+    assert flushed == [] and left() <= KEPT
     write(4)
     emptied.empty(case := _Case())
     assert flushed == [case]
@@ -57,5 +68,5 @@ def test_numbers_are_not_given_twice() -> None:
 
 @pytest.mark.parametrize("turn", range(2))
 def test_each_test_begins_with_nothing(turn: int) -> None:
-    assert left() <= {"ContentType", "Permission"}
+    assert left() <= KEPT
     write()

@@ -11,7 +11,7 @@ from controlplane.access.models import Scope
 from controlplane.access.rights import Rights
 from controlplane.checkpoints.verify import MARKER, verify_directory
 from controlplane.config.env import broker_url, unknown_keys
-from controlplane.live.hub import MAX_WAITING, Client, Hub, Told
+from controlplane.live.hub import MAX_WAITING, Client, Hub, Shared
 from controlplane.protocol.digests import digest_of
 from controlplane.protocol.ids import is_id
 from controlplane.runtime import events, ids
@@ -101,9 +101,9 @@ def test_a_marker_cannot_lead_outside_of_its_directory(tmp_path: Path) -> None:
 SEES_ALL = Rights(fleet=Scope.ADMIN, everything=True)
 
 
-def event(seq: int) -> Told:
+def event(seq: int) -> Shared:
     """A durable event."""
-    return Told({"type": "event", "event": {"seq": seq}})
+    return Shared({"type": "event", "event": {"seq": seq}})
 
 
 def browser(rights: Rights = SEES_ALL, **more: Any) -> Client:
