@@ -71,7 +71,7 @@ def _words(row: Request) -> str:
         case RequestKind.DRAIN:
             return f"drain {row.node.name}" if row.node is not None else "drain a node"
         case RequestKind.PREEMPT if row.gives and row.urgent is not None:
-            return f"give {number_of(len(row.gives), 'replica')} to {row.urgent.name}"
+            return f"give {number_of(len(row.gives), 'replica')} to {name_for(row.job, row.urgent)}"
         case RequestKind.PREEMPT:
             if row.urgent is None:
                 return "yield its devices and wait"

@@ -15,6 +15,7 @@ from controlplane.access.rights import Rights, rights_of
 from controlplane.access.standing import Standing
 from controlplane.access.watch import watch
 from controlplane.api import eventlog
+from controlplane.changes.kinds import CreatePreemption
 from controlplane.jobs.models import Job, Rank, Replica
 from controlplane.jobs.services import publish_job
 from controlplane.live.hub import Client, Hub
@@ -336,12 +337,14 @@ def test_a_job_that_waits_is_not_told_for_which_private_job(db: None) -> None:
     assert {each["id"] for each in queue["ahead"]} == {"unseen"} == {queue["behind"]}
     asked = ask_to_yield_to(found.job, mine)
     assert "a private job" in asked and "zebra" not in asked
+    part = ask_to_yield_to(found.job, mine, ((0, 1),))
+    assert "give 1 replica to a private job" in part and "zebra" not in part
 
 
-def ask_to_yield_to(urgent: Job, victim: Job) -> str:
+def ask_to_yield_to(urgent: Job, victim: Job, gives: tuple[tuple[int, int], ...] = ()) -> str:
     """What the victim is told when it is asked to make room for the other."""
     with unit_of_work():
-        ask_to_yield(victim.id, urgent, attempt=1, lost_gpu_s=1.0, why="priority 900")
+        ask_to_yield(urgent, CreatePreemption(victim.id, 1, 1.0, "priority 900", gives))
     return json.dumps([fact.urgent for fact in of_job(victim)]) + str(Event.objects.order_by("-seq")[0].sentence)
 
 

@@ -203,3 +203,23 @@ def test_nobody_is_asked_for_a_job_that_is_placed_cancelled_or_parked() -> None:
         assert not make_room.rule(change(head(), job=job(**{"state": JobState.PENDING} | fields)), CONFIG)
     roomy = change(head(), nodes=tuple(node(index) for index in range(3)))
     assert actions(only(roomy, "lifecycle"), PlaceAttempt)
+
+
+def part(**fields: object) -> Victim:
+    """One replica of three."""
+    return change(VICTIM, gives=((2, 1),), trains=3, **fields)
+
+
+def test_the_decision_says_how_many_replicas_are_asked_for_and_what_stays() -> None:
+    decision = only(head(queue=QueuePlace(place=1, waiting=1, turn=Turn.NO_ROOM, victims=(part(),))), make_room.RULE)
+    asks = action(decision, AskPreemption)
+    assert asks.gives == ((2, 1),)
+    assert "1 of 3 replicas" in decision.sentence and "give replicas to this job" in decision.sentence
+    assert "2 of its 3 replicas train on" in asks.why
+
+
+def test_the_decision_names_the_project_that_owes_the_devices() -> None:
+    victim = change(VICTIM, borrows="red", priority=950)
+    decision = only(head(queue=QueuePlace(place=1, waiting=1, turn=Turn.NO_ROOM, victims=(victim,))), make_room.RULE)
+    assert "of red, which uses more than its quota" in decision.sentence
+    assert action(decision, AskPreemption).why.startswith("red uses more than its quota")
