@@ -242,10 +242,11 @@ def numbers(found: Living) -> None:
 
 def persons(found: Living) -> None:
     """People inject faults, give a command to one rank, lose a key, and have the job yield its devices for a while. How
-    long a setup may last is learned."""
+    long a setup may last is learned, and the job has a limit of its time."""
     spec = job_spec(tp=1)
     timeouts = msgspec.structs.replace(spec.resiliency.timeouts, setup_s="auto")
-    spec = msgspec.structs.replace(spec, resiliency=msgspec.structs.replace(spec.resiliency, timeouts=timeouts))
+    resiliency = msgspec.structs.replace(spec.resiliency, timeouts=timeouts)
+    spec = msgspec.structs.replace(spec, resiliency=resiliency, scheduling=Scheduling(time_limit_s=1000.0))
     world = World(18, plan=WorldPlan(spec=spec, nodes={f"node-{index}": 2 for index in range(5)}))
     found.watch(world)
     world.start()
