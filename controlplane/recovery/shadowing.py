@@ -7,6 +7,7 @@ as a dry run does (`recovery.replay`). Who simulates is given, since the simulat
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 
@@ -34,6 +35,7 @@ from controlplane.recovery.ledger_load import Scope
 from controlplane.recovery.models import Incident
 from controlplane.recovery.replay import Candidate, Differs, Page, Row, candidate_of, replay
 from controlplane.runtime.clock import now, now_s
+from controlplane.runtime.errors import Conflict
 
 BUDGET_S = 5.0
 A_PASS = 200
@@ -69,7 +71,9 @@ def work(carry_on: CarryOn) -> None:
     while time.monotonic() < until_s and price_one(run, carry_on, lambda: time.monotonic() < until_s):
         pass
     if run.role == RunRole.WATCH:
-        hold_to_bar(run)
+        # Another worker was first, or somebody changes the policy now: the next turn sees what came of it.
+        with suppress(Conflict):
+            hold_to_bar(run)
 
 
 def compare(run: ShadowRun) -> None:
