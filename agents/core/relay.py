@@ -194,7 +194,7 @@ def _progress(turn: Turn, rank: Rank, said: RankProgress) -> None:
             epoch=max(rank.epoch, said.epoch),
             phase_since_s=since_s,
             last_word_s=turn.now_s,
-            place_told_s=turn.now_s,
+            place_said_s=turn.now_s,
             # Who waits is late for its silence alone, and may be so again.
             overdue_sent=rank.overdue_sent and same and said.phase not in WAITING_PHASES,
             joined=rank.joined or joins,

@@ -98,7 +98,7 @@ NEVER_AWAY = Away()
 class Rank:
     """One process of one incarnation. `conn_id` None: not connected.
     `expected`: we ordered its end. `admitted`: it was a member of a view we handed on.
-    `place_told_s`: when it last said where it is, of all its words the newest is at `last_word_s`.
+    `place_said_s`: when it last said where it is, of all its words the newest is at `last_word_s`.
     `looked_at`: its end waits for a look at it, at most until `kill_at_s`.
     `log_read_bytes`: of its log nothing before this is left to be told."""
 
@@ -119,7 +119,7 @@ class Rank:
     epoch: int = 0
     phase_since_s: float = 0.0
     last_word_s: float = 0.0
-    place_told_s: float = 0.0
+    place_said_s: float = 0.0
     overdue_sent: bool = False
     steps: StepTimes = NO_STEPS
     aside: TimeAside = NEVER_ASIDE

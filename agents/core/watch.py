@@ -78,7 +78,7 @@ def overdue_at_s(rank: Rank, away: Away = NEVER_AWAY) -> float | None:
         # A program without our hooks never says where it is; that proves nothing.
         return None
     due_s = rank.phase_since_s + section_timeout_s(rank) + _excused_s(rank.phase_since_s, away)
-    return due_s if rank.place_told_s >= due_s else max(due_s, rank.place_told_s + limits.NEXT_WORD_S)
+    return due_s if rank.place_said_s >= due_s else max(due_s, rank.place_said_s + limits.NEXT_WORD_S)
 
 
 def _excused_s(since_s: float, away: Away) -> float:

@@ -22,6 +22,7 @@ import msgspec
 
 from controlplane.policy.errors import Unsatisfiable
 from controlplane.policy.snapshot import NodeFact, Placement
+from controlplane.protocol.spec import TrainSpec
 from controlplane.protocol.states import NodeState
 
 Slot = tuple[str, int]
@@ -302,3 +303,10 @@ def _placements(slots: Iterable[Slot]) -> tuple[Placement, ...]:
 def slots_of(placements: Iterable[Placement]) -> tuple[Slot, ...]:
     """(node, device) of each placement."""
     return tuple((placement.node_id, placement.device_index) for placement in placements)
+
+
+def first_pool(spec: TrainSpec, pool: Pool) -> Pool:
+    """Of a pool what a first attempt takes: `gpus_per_node` devices of each of `nodes` nodes. Later ones, and what is
+    started again, take what is left. Too few devices in all are counted by who places. Raises Unsatisfiable."""
+    asked = spec.resources
+    return pool if pool.size < asked.nodes * asked.gpus_per_node else pool.shaped(asked.nodes, asked.gpus_per_node)

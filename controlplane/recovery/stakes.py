@@ -51,10 +51,10 @@ def pieces_of(held: Iterable[tuple[str, int, int]], job_ids: Collection[str]) ->
     for node_id, replica, number in held:
         devices[replica][node_id] = number
     found: dict[str, list[Piece]] = defaultdict(list)
-    for key, job_id, index, incarnation, state, ordered, relieved in rows.values_list(*columns):
+    for key, job_id, index, incarnation, state, leaves, relieved in rows.values_list(*columns):
         if key not in devices:
             continue
-        trains = state in TRAINS and not ordered and not relieved
+        trains = state in TRAINS and not leaves and not relieved
         found[job_id].append(Piece(index=index, incarnation=incarnation, devices=devices[key], trains=trains))
     return found
 

@@ -26,11 +26,11 @@ def continued(whole: dict[str, Any], *, seeds: int, within_s: float) -> dict[str
     configs = _configs(whole["policies"])
     until_s = time.monotonic() + within_s
     open_ones = [each for each in whole["differences"] if each["case"] is not None]
-    order = sorted(range(len(open_ones)), key=lambda index: _alike(open_ones[index]))
-    for number, index in enumerate(order):
+    turns = sorted(range(len(open_ones)), key=lambda index: _alike(open_ones[index]))
+    for number, index in enumerate(turns):
         each = open_ones[index]
         if seeds and time.monotonic() < until_s:
-            context.hint(f"Continuing {number + 1} of {len(order)}: {each['decision_id']}")
+            context.hint(f"Continuing {number + 1} of {len(turns)}: {each['decision_id']}")
             each["continued"], each["no_case"] = _one(each, configs, seeds, until_s)
         else:
             each["continued"], each["no_case"] = None, NO_TIME if seeds else NOT_ASKED

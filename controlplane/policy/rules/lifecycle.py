@@ -9,6 +9,7 @@ from controlplane.policy.asked import Need, near, require
 from controlplane.policy.budget import spent, unpaid
 from controlplane.policy.checkpoints import newest_loadable, skipped_corrupt
 from controlplane.policy.config import PolicyConfig
+from controlplane.policy.elastic import later_replicas, may_start_smaller
 from controlplane.policy.errors import PolicyError, Unsatisfiable
 from controlplane.policy.facts import (
     TERMINAL_JOB,
@@ -23,7 +24,7 @@ from controlplane.policy.facts import (
 from controlplane.policy.first_view import first_members
 from controlplane.policy.ladder import attempt_due_s, attempt_pool
 from controlplane.policy.layout import Layout, plan_layout
-from controlplane.policy.placement import Pool, choose_spares, place_gang
+from controlplane.policy.placement import Pool, choose_spares, first_pool, place_gang
 from controlplane.policy.plan import (
     Action,
     AnnounceView,
@@ -90,7 +91,7 @@ def place_attempt(snapshot: JobSnapshot, pool: Pool, layout: Layout, spare_nodes
     placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism), tp=layout.parallelism.tp)
     nodes = frozenset(place.node_id for replica in placements for place in replica)
     trusted = newest_loadable(snapshot.checkpoints, layout.parallelism, nodes)
-    later = _later(snapshot.job.spec, layout)
+    later = later_replicas(snapshot.job.spec, layout)
     return PlaceAttempt(
         number=max(snapshot.attempt.number if snapshot.attempt else 0, snapshot.job.ahead.attempt) + 1,
         epoch=max(snapshot.job.epoch, snapshot.job.ahead.epoch) + 1,
@@ -101,12 +102,6 @@ def place_attempt(snapshot: JobSnapshot, pool: Pool, layout: Layout, spare_nodes
         resume_step=trusted.step if trusted else 0,
         spare_nodes=spare_nodes,
     )
-
-
-def _later(spec: TrainSpec, layout: Layout) -> int:
-    """How many more replicas of this layout an elastic job takes when there is room; another layout grows into none."""
-    same = ranks_per_replica(layout.parallelism) == ranks_per_replica(spec.parallelism)
-    return replica_count(spec) - layout.replicas if spec.scheduling.elastic and same else 0
 
 
 def spare_nodes(spec: TrainSpec, pool: Pool, placements: tuple[tuple[Placement, ...], ...]) -> tuple[str, ...]:
@@ -229,19 +224,6 @@ def first_attempt(spec: TrainSpec, pool: Pool) -> tuple[Layout, tuple[tuple[Plac
         wanted = spec.resources.gpu_type
         raise Unsatisfiable(f"{error} (of type {wanted})" if wanted else str(error)) from error
     return plan_layout(spec, max(replicas * per_replica, pool.size)), placements, spares
-
-
-def may_start_smaller(spec: TrainSpec, pool: Pool) -> bool:
-    """An elastic job need not wait for all that it asks for: the pool has room for `min_replicas`."""
-    least = max(1, spec.resources.min_replicas) * ranks_per_replica(spec.parallelism)
-    return spec.scheduling.elastic and pool.size >= least
-
-
-def first_pool(spec: TrainSpec, pool: Pool) -> Pool:
-    """Of a pool what a first attempt takes: `gpus_per_node` devices of each of `nodes` nodes. Later ones, and what is
-    started again, take what is left. Too few devices in all are counted by who places. Raises Unsatisfiable."""
-    asked = spec.resources
-    return pool if pool.size < asked.nodes * asked.gpus_per_node else pool.shaped(asked.nodes, asked.gpus_per_node)
 
 
 def layout_for(snapshot: JobSnapshot, pool: Pool) -> Layout:

@@ -164,7 +164,8 @@ def test_a_redirect_never_carries_the_token_elsewhere() -> None:
 
 
 def paged(request: httpx.Request) -> httpx.Response:
-    token = {"id": "t", "name": "n", "scope": "read", "created_at": "", "expires_at": None, "last_used_at": None,
+    token = {"id": "t", "name": "n", "owner": "ada", "parent": None, "scope": "read", "project": "",
+             "created_at": "", "expires_at": None, "last_used_at": None,
              "revoked_at": None}  # fmt: skip
     cursor = int(request.url.params.get("cursor", "0"))
     items = [token | {"id": f"t{cursor + i}"} for i in range(2)]
