@@ -71,7 +71,7 @@ def stop(run: ShadowRun, *, actor: str, reason: str) -> ShadowRun:
     """End it; the live policy is as it was. Raises Conflict where it has ended."""
     with events.unit_of_work():
         _end(run, RunState.STOPPED, f"stopped by {actor}: {reason}")
-        _report(run, actor, f"{actor} stopped shadow {run.pk}. {reason}", "stop")
+        _report(run, actor, f"{actor} stopped shadow {run.pk}. {reason}", "stop", reason=reason)
     return run
 
 
@@ -97,7 +97,7 @@ def promote(run: ShadowRun, edit: Edit, *, ground: Ground, below: tuple[str, ...
         sentence = (
             f"{edit.actor} promoted shadow {run.pk}: version {row.number} is in force, and the one before it watches."
         )
-        _report(run, edit.actor, sentence, "promote")
+        _report(run, edit.actor, sentence, "promote", reason=edit.reason)
     return watch
 
 
@@ -176,6 +176,7 @@ def _end(run: ShadowRun, state: RunState, why: str) -> None:
     run.state, run.ended_at, run.ended_why = state, at, why
 
 
-def _report(run: ShadowRun, actor: str, sentence: str, act: str) -> None:
+def _report(run: ShadowRun, actor: str, sentence: str, act: str, *, reason: str = "") -> None:
+    """`reason`: a person's own; without one why the run ended, or was begun."""
     events.publish("policy.shadow", sentence, entity="policy", entity_id=FLEET, data={"shadow": run.pk})
-    audit(actor, f"policy.shadow.{act}", FLEET, reason=run.ended_why or run.reason, data={"shadow": run.pk})
+    audit(actor, f"policy.shadow.{act}", FLEET, reason=reason or run.ended_why or run.reason, data={"shadow": run.pk})

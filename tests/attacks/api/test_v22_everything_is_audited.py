@@ -13,10 +13,14 @@ from controlplane.access.models import ApiToken, AuditEntry
 from controlplane.access.refusals import MAX_ROWS_A_WINDOW, WINDOW_S, Refusals, refusals
 from controlplane.access.services import create_api_token, create_one_time_password
 from controlplane.api import openapi
+from controlplane.api.routers import shadow
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
 from controlplane.policies import services as policies
-from controlplane.recovery import verdicts
+from controlplane.policies import shadows
+from controlplane.policies.models import ShadowRun
+from controlplane.policy.shadow import Bar
+from controlplane.recovery import shadowing, verdicts
 from controlplane.recovery.disruption_models import Breaker
 from controlplane.recovery.ground import ground
 from controlplane.recovery.models import Decision, Incident
@@ -76,6 +80,9 @@ BODIES: dict[str, dict[str, Any]] = {
     "/api/v1/policy:put": {"text": "max_acts: 9", "parent": 0, "reason": WHY},
     "/api/v1/policy:rollback": {"to": 0, "parent": 1, "reason": WHY},
     "/api/v1/policy:replay": {"since_s": 60.0},
+    "/api/v1/policy/shadow:start": {"text": "max_acts: 9", "reason": WHY},
+    "/api/v1/policy/shadow:promote": {"run": 1, "parent": 0, "reason": WHY},
+    "/api/v1/policy/shadow:stop": {"run": 1, "reason": WHY},
     "/api/v1/join-tokens": {"name": "n9"},
     "/api/v1/join-tokens/{token_id}:revoke": {},
     "/api/v1/demo/faults": {"kind": "no_spares"},
@@ -135,6 +142,13 @@ def target(ids: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Callable[[st
             monkeypatch.setattr(verdicts, "_why_no_approval", lambda *args, **given: "")
         if path.endswith(":rollback"):
             policies.put(None, {"max_acts": 9}, policies.Edit(parent=0, reason="r", actor="user:ada"), ground())
+        if path.endswith(("/shadow:promote", "/shadow:stop")):
+            run = shadows.start(
+                {"max_acts": 9}, Bar(), ground=ground(), actor="user:ada", reason="r", after=shadowing.newest_id()
+            )
+            ShadowRun.objects.filter(pk=run.pk).update(id=1)
+            # It has reached its bar.
+            monkeypatch.setattr(shadow, "below", lambda score, bar: ())
         if path.endswith(":remove"):
             here["node_id"] = make_node("node-3").id
         if path.endswith(":restore"):
