@@ -43,15 +43,16 @@ def empty(case: TransactionTestCase) -> None:
         found = filled(alias)
         if any(found.values()):
             flush_everything(case)
-            _default_project()
+            default_project()
             return
         with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
             for name in found:
                 cursor.execute(f"DELETE FROM {connections[alias].ops.quote_name(name)}")
-            _default_project()
+            default_project()
 
 
-def _default_project() -> None:
+def default_project() -> None:
+    """As migrations made it, where it was emptied too."""
     from controlplane.access.project_models import DEFAULT, Project, Visibility
 
     Project.objects.get_or_create(name=DEFAULT, defaults={"visibility": Visibility.OPEN})

@@ -13,6 +13,7 @@ from pytest_django import DjangoDbBlocker
 
 from tests.e2e import browser as tools
 from tests.e2e.lively import Lively, living
+from tests.emptied import default_project
 from tests.integration.backend.servers import RedisServer
 
 
@@ -57,6 +58,7 @@ def db(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[No
     with django_db_blocker.unblock():
         yield
         call_command("flush", verbosity=0, interactive=False)
+        default_project()
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ that can be continued is counted in the sum, since its world plays what follows 
 import math
 import time
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from controlplane.policy.config import PolicyConfig
 
 NOT_ASKED = "it was not asked for"
+UNREAD = "what the server sent of it cannot be read here: its release may be newer"
 NO_TIME = "there was no time left for it: --within gives more"
 
 
@@ -97,10 +99,12 @@ def _one(
     from controlplane.protocol.rest.policy import ReplayCase
     from controlplane.simulator.continued import carried_on
 
-    case = msgspec.convert(each["case"], ReplayCase)
-    found = carried_on(
-        case, configs[each["own"]], configs[each["other"]], seeds=seeds, step=lambda: time.monotonic() < until_s
-    )
+    try:
+        case = msgspec.convert(each["case"], ReplayCase)
+        own, other = configs[each["own"]], configs[each["other"]]
+    except (msgspec.ValidationError, KeyError):
+        return None, UNREAD
+    found = carried_on(case, own, other, seeds=seeds, step=lambda: time.monotonic() < until_s)
     if isinstance(found, str):
         return None, found
     return {
@@ -114,10 +118,14 @@ def _one(
 
 
 def _configs(policies: dict[str, str]) -> dict[str, "PolicyConfig"]:
-    """A field of a newer server has no reader here."""
+    """Those that can be read here. A field of a newer server has no reader."""
     from controlplane.policy.document import from_content
 
-    return {version: from_content(content) for version, content in policies.items()}
+    found = {}
+    for version, content in policies.items():
+        with suppress(ValueError, AttributeError):
+            found[version] = from_content(content)
+    return found
 
 
 def _alike(each: dict[str, Any]) -> bool:
