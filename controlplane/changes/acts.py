@@ -93,7 +93,7 @@ def _set_job_state(turn: Turn, act: plan.SetJobState) -> Iterator[Change]:
     yield Transition(JobKey(), act.to, turn.decision.sentence)
     if act.to not in QUEUED_JOB:
         # Whoever was to make room for it may stay.
-        yield from (Withdraw(request, f"{rows.job().name}, which is {act.to},") for request in rows.makes_room())
+        yield from (Withdraw(request, f"{name}, which is {act.to},") for request, name in rows.makes_room())
     if act.to is JobState.PREEMPTED:
         yield Release()
     if act.to not in TERMINAL_JOB:
