@@ -17,6 +17,7 @@ from controlplane.recovery.disruption_models import Breaker
 from controlplane.recovery.models import Request, Signal
 from controlplane.runtime.clock import now
 from tests.integration.api.conftest import Caller, make_node
+from tests.integration.api.matrix import OF_PROJECTS, OF_THE_FLEET
 from tests.integration.api.tenants import OTHER, SECRET, account, caller_of, spec, tenants
 from tests.integration.api.world import running_job
 
@@ -135,3 +136,23 @@ def test_an_operator_of_a_project_is_none_of_the_fleet(db: None) -> None:
     ):
         assert eve.post(path, body).status_code == 403, path
     assert Breaker.objects.get().closed_at is None and not ShadowRun.objects.exists()
+
+
+def test_every_order_for_what_is_not_seen_is_refused_in_the_words_of_what_does_not_exist(db: None) -> None:
+    found = tenants()
+    callers = {
+        "admin of another": caller_of(account("eve", daylight=Role.ADMIN)),
+        "operator of the fleet": caller_of(account("bob", fleet="operate")),
+    }
+    unknown = dict.fromkeys(found.ids, "unknown-one")
+    for operation, row in OF_PROJECTS.items():
+        method, _, path = operation.partition(" ")
+        if method != "POST" or operation in OF_THE_FLEET:
+            continue
+        for who, caller in callers.items():
+            hidden, none = (caller.post(path.format(**ids), row.body) for ids in (found.ids, unknown))
+            assert hidden.status_code == none.status_code, (who, operation)
+            words = hidden.json()["detail"]
+            for name in found.ids.values():
+                words = words.replace(f"'{name}'", "'unknown-one'")
+            assert words == none.json()["detail"], (who, operation)
