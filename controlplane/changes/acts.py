@@ -129,7 +129,9 @@ def _close_breaker(turn: Turn, act: plan.CloseBreaker) -> Iterator[Change]:
 def _set_node_state(turn: Turn, act: plan.SetNodeState) -> Iterator[Change]:
     decision = turn.decision
     for_devices = decision.rule == "device_fault" or decision.reason_code == XID_ENDED_IT
-    why = f"{decision.sentence} {FOR_DEVICES}" if for_devices else decision.sentence
+    # Everybody reads a node's reason. For whom a job yields is that job's own to know.
+    said = f"{decision.title}." if decision.reason_code == plan.PREEMPTED else decision.sentence
+    why = f"{said} {FOR_DEVICES}" if for_devices else said
     yield Transition(NodeKey(act.node_id), act.to, why)
 
 
