@@ -126,3 +126,18 @@ def test_causes_of_what_private_jobs_lost_are_one_row_of_the_ledger(db: None) ->
     assert WHO_PARKED in [row["id"] for row in inside["rows"]]
     assert [row["id"] for row in outside["rows"] if row["gpu_s"]] == ["unseen"]
     assert inside["known_gpu_s"] == outside["known_gpu_s"] > 0.0
+
+
+def test_a_token_of_one_project_is_not_told_which_open_job_its_own_waits_for(db: None) -> None:
+    world()
+    root, amy = account("chief", fleet="admin"), account("amy", hush_hush=Role.SUBMITTER)
+    ahead = caller_of(root).post("/jobs", spec("daily-report", "default", priority=900)).json()["id"]
+    bound, whole = caller_of(amy, project=SECRET), caller_of(amy)
+    assert bound.post("/jobs", spec("zebra-second", SECRET, priority=600)).status_code == 201
+    told, kept_back = (who.get("/jobs/zebra-second/queue") for who in (whole, bound))
+    assert [each["id"] for each in told.json()["ahead"]] == [ahead] and "daily-report" in told.json()["sentence"]
+    assert [each["id"] for each in kept_back.json()["ahead"]] == ["unseen"]
+    dry = bound.post("/jobs?dry_run=true", spec("zebra-third", SECRET, priority=500))
+    assert "a private job (priority 900)" in dry.json()["waits_for"]
+    for answer in (kept_back, dry):
+        assert "daily-report" not in answer.content.decode() and ahead not in answer.content.decode()
