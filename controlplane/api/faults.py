@@ -83,6 +83,11 @@ def inject(body: NewFault, actor: str) -> Done:
     return replace(done, detail=f"{fault.title}: {done.detail}")
 
 
+def is_of_job(kind: str) -> bool:
+    """It is aimed at one job; any other, known or not, is the fleet's."""
+    return kind in FAULTS and "job" in FAULTS[kind].needs
+
+
 def _number(body: NewFault, default: float) -> float:
     return float(body.value) if isinstance(body.value, int | float) else default
 

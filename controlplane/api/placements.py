@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from controlplane.access.rights import Rights
 from controlplane.jobs.models import Job
 from controlplane.policy.errors import PolicyError
 from controlplane.policy.layout import plan_layout
@@ -14,10 +15,10 @@ from controlplane.recovery.load_nodes import node_facts
 from controlplane.recovery.load_queue import NOBODY
 
 
-def try_placement(spec: JobSpec) -> tuple[list[dict[str, Any]] | None, str]:
+def try_placement(spec: JobSpec, rights: Rights) -> tuple[list[dict[str, Any]] | None, str]:
     """One entry a rank; None and what is missing when it is not its turn, or the fleet cannot hold the whole job
     and its spares at this moment."""
-    place = load_queue.place_of_new(spec)
+    place = load_queue.place_of_new(spec, rights)
     if place is not None and not place.may_start:
         return None, place.sentence
     nodes = node_facts(Job(id=NOBODY, name=spec.metadata.name))

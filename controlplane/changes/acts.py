@@ -93,7 +93,7 @@ def _set_job_state(turn: Turn, act: plan.SetJobState) -> Iterator[Change]:
     yield Transition(JobKey(), act.to, turn.decision.sentence)
     if act.to not in QUEUED_JOB:
         # Whoever was to make room for it may stay.
-        yield from (Withdraw(request, f"{rows.job().name}, which is {act.to},") for request in rows.makes_room())
+        yield from (Withdraw(request, f"{name}, which is {act.to},") for request, name in rows.makes_room())
     if act.to is JobState.PREEMPTED:
         yield Release()
     if act.to not in TERMINAL_JOB:
@@ -129,7 +129,9 @@ def _close_breaker(turn: Turn, act: plan.CloseBreaker) -> Iterator[Change]:
 def _set_node_state(turn: Turn, act: plan.SetNodeState) -> Iterator[Change]:
     decision = turn.decision
     for_devices = decision.rule == "device_fault" or decision.reason_code == XID_ENDED_IT
-    why = f"{decision.sentence} {FOR_DEVICES}" if for_devices else decision.sentence
+    # Everybody reads a node's reason. For whom a job yields is that job's own to know.
+    said = f"{decision.title}." if decision.reason_code == plan.PREEMPTED else decision.sentence
+    why = f"{said} {FOR_DEVICES}" if for_devices else said
     yield Transition(NodeKey(act.node_id), act.to, why)
 
 

@@ -351,8 +351,9 @@ class Rows(Protocol):
     def request(self, request_id: str) -> Request | None:
         """None: it is no row any more."""
 
-    def makes_room(self) -> Sequence[str]:
-        """Ids of requests that have not ended and ask other jobs to yield their devices to this one."""
+    def makes_room(self) -> Sequence[tuple[str, str]]:
+        """Requests that have not ended and ask other jobs to yield their devices to this one: the id of each, and what
+        those who read it are told that this job is called."""
 
     def parts(self, request_id: str) -> Sequence[Request]:
         """Of a drain, those that have not ended and that nobody takes back."""

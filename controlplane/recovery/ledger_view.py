@@ -102,11 +102,14 @@ def _money(gpu_s: float) -> float | None:
 def _rows(amounts: dict[Key, float], by: By, found: Account, only: Callable[..., Q]) -> list[Json]:
     total = sum(amounts.values())
     waits = {(CauseKind.JOB.value, job.job) for job in found.jobs} if by == "job" else set()
-    unseen = _unseen({_name(key, by) for key in amounts} | waits, only)
+    # Of a cause that many share, what it cost jobs that are not seen is in their row.
+    held = {(CauseKind.JOB.value, key.job) for key in amounts if key.job} if by == "cause" else set()
+    unseen = _unseen({_name(key, by) for key in amounts} | waits | held, only)
     sums = defaultdict[tuple[str, str], dict[str, float]](dict)
     for key, amount in amounts.items():
         name = _name(key, by)
-        of = sums[UNSEEN if name in unseen else name]
+        hidden = name in unseen or (by == "cause" and (CauseKind.JOB.value, key.job) in unseen)
+        of = sums[UNSEEN if hidden else name]
         of[key.of.value] = of.get(key.of.value, 0.0) + amount
     jobs = {job.job: job for job in found.jobs}
     if by == "job":

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 from django.db.models import Count, Q
 
+from controlplane.access.rights import EVERYTHING, Rights
 from controlplane.changes.assembly.queue import (
     LEAVING,
     Held,
@@ -40,7 +41,7 @@ from controlplane.recovery.load_devices import NODES_A_QUERY, devices_of
 from controlplane.recovery.load_projects import any_quota, shares_of
 from controlplane.recovery.models import Signal
 from controlplane.recovery.stakes import recent_of
-from controlplane.recovery.unseen import as_seen_from
+from controlplane.recovery.unseen import as_seen_by, as_seen_from
 from controlplane.runtime.clock import now_s
 from controlplane.runtime.logs import get
 from controlplane.runtime.pieces import batched
@@ -90,8 +91,8 @@ def _outranks(job: Job) -> bool:
     return Job.objects.filter(state=JobState.RUNNING, priority__lt=job.priority).exists()
 
 
-def place_of_new(document: JobSpec) -> QueuePlace | None:
-    """Where a job of this spec would stand if it were submitted now; None: no job waits."""
+def place_of_new(document: JobSpec, rights: Rights = EVERYTHING) -> QueuePlace | None:
+    """Where a job of this spec would stand if it were submitted now, told to these rights; None: no job waits."""
     queue = waiting()
     if not queue and not any_quota():
         return None
@@ -104,7 +105,8 @@ def place_of_new(document: JobSpec) -> QueuePlace | None:
         project=document.metadata.project,
         preemptible=document.spec.scheduling.preemptible,
     )
-    queue, fleet = as_seen_from(document.metadata.project, [*queue, new], load_fleet([*queue, new]))
+    seen = as_seen_from(document.metadata.project, [*queue, new], load_fleet([*queue, new]))
+    queue, fleet = as_seen_by(rights, *seen)
     return place_in(schedule(queue, fleet, config(), now_s()), NOBODY)
 
 

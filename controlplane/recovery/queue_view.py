@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from controlplane.access.rights import Rights
+from controlplane.access.rights import EVERYTHING, Rights
 from controlplane.jobs.models import Job
 from controlplane.jobs.seen import UNSEEN_ID
 from controlplane.policy.queue.explain import Explanation, Named, explain, explained
@@ -19,12 +19,12 @@ from controlplane.runtime.clock import from_s, iso, now_s
 Json = dict[str, Any]
 
 
-def job_queue(job: Job) -> Json:
-    """Its place, or that it has none."""
+def job_queue(job: Job, rights: Rights = EVERYTHING) -> Json:
+    """Its place, or that it has none; as the job's project may know of others, and as these rights do."""
     queue = load_queue.waiting()
     found = None
     if job.state in QUEUED_JOB and any(each.id == job.id for each in queue):
-        queue, fleet = as_seen_from(job.project, queue, load_queue.load_fleet(queue))
+        queue, fleet = as_seen_by(rights, *as_seen_from(job.project, queue, load_queue.load_fleet(queue)))
         found = explain(queue, fleet, load_queue.config(), now_s(), job.id)
     return _outside(job, len(queue)) if found is None else _inside(found, _prices([found]), _unseen(queue))
 

@@ -46,6 +46,7 @@ from controlplane.recovery.models import (
     Signal,
     ViewRow,
 )
+from controlplane.recovery.unseen import name_for
 from controlplane.runtime import keys
 from controlplane.runtime.clock import from_s, now
 from controlplane.runtime.locks import lock_row
@@ -370,10 +371,10 @@ class JobRows:
         row = lock_row(Request, request_id)
         return row_facts.request_of(row) if row is not None else None
 
-    def makes_room(self) -> Sequence[str]:
+    def makes_room(self) -> Sequence[tuple[str, str]]:
         """By id."""
-        rows = Request.objects.filter(LIVE, urgent=self.locked, withdrawn_by="")
-        return list(rows.order_by("id").values_list("id", flat=True))
+        rows = Request.objects.filter(LIVE, urgent=self.locked, withdrawn_by="").select_related("job")
+        return [(row.pk, name_for(row.job, self.locked)) for row in rows.order_by("id")]
 
     def parts(self, request_id: str) -> Sequence[facts.Request]:
         """By id."""

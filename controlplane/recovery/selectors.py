@@ -59,11 +59,12 @@ def incident(incident_id: str) -> Incident:
 
 
 def incident_detail(incident_id: str, only: Only = of_all) -> dict[str, Any]:
-    """The summary with its signals, decisions (and their commands), looks and events. One of the fleet can be about
-    several jobs: of those that `only` leaves out nothing is told. Raises NotFound."""
+    """The summary with its signals, decisions (and their commands), looks, events and parts. One of the fleet can be
+    about several jobs: of those that `only` leaves out nothing is told. Raises NotFound."""
     row = incident(incident_id)
     of_seen = only("job__project", none_too=True)
     signals = row.signals.filter(of_seen).select_related("node").order_by("seen_at", "id")
+    parts = row.parts.filter(of_seen).select_related("job", "node").order_by("opened_at", "id")
     decisions = row.decisions.filter(of_seen).select_related("job").defer("snapshot", "job__spec").order_by("at", "id")
     return {
         **incident_summary(row),
@@ -73,20 +74,21 @@ def incident_detail(incident_id: str, only: Only = of_all) -> dict[str, Any]:
         "findings": row.findings,
         "first_failure": first_failure(row),
         "stack_groups": stack_groups(row),
-        "events": incident_events(row),
-        "parts": [
-            incident_summary(part) for part in row.parts.select_related("job", "node").order_by("opened_at", "id")
-        ],
+        "events": incident_events(row, only),
+        "parts": [incident_summary(part) for part in parts],
     }
 
 
-def incident_events(row: Incident) -> list[dict[str, Any]]:
+def incident_events(row: Incident, only: Only = of_all) -> list[dict[str, Any]]:
     """From `BEFORE_S` before it was opened until it was resolved, in order: those of its job and of the
-    nodes that its signals name, less what other jobs did there. Where there are too many, a line of kind
+    nodes that its signals name, less what other jobs did there; of one of the fleet less what jobs did that
+    `only` leaves out. Where there are too many, a line of kind
     `LEFT_OUT` stands in the place of those in the middle; its data say how many, of how many, and which."""
     named = row.signals.exclude(node_id=None).order_by().values_list("node_id", flat=True).distinct()
     nodes = sorted({*named, *([row.node_id] if row.node_id else [])})
     of = Q(job_id=row.job_id) | Q(node_id__in=nodes, job_id="") if row.job_id else Q(node_id__in=nodes)
+    if not row.job_id and (seen := only("project")):
+        of &= ~Q(job_id__in=Job.objects.exclude(seen).values("pk"))
     happened = told(Event.objects.filter(of).filter(_of_its_time(row))).order_by("seq")
     total = happened.count()
     left = total - FIRST_EVENTS - LAST_EVENTS

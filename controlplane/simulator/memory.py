@@ -352,12 +352,12 @@ class MemoryRows:
         row = self._rows.requests.get(request_id)
         return facts.Request(row.id, row.kind, row.state) if row is not None else None
 
-    def makes_room(self) -> Sequence[str]:
+    def makes_room(self) -> Sequence[tuple[str, str]]:
         """By id."""
         others = self._rows.jobs.values()
         asks = ((request, rows) for rows in others for request, row in rows.yields.items() if row.urgent == self.job_id)
         live = ((request, rows.requests[request]) for request, rows in asks if request in rows.requests)
-        return sorted(request for request, fact in live if not fact.withdrawn_by)
+        return sorted((request, self._rows.name) for request, fact in live if not fact.withdrawn_by)
 
     def parts(self, request_id: str) -> Sequence[facts.Request]:
         """In order."""

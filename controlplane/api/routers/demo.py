@@ -11,7 +11,7 @@ from controlplane.api import bodies
 from controlplane.api.auth import needs, needs_in_project, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
-from controlplane.api.faults import FAULTS, inject
+from controlplane.api.faults import FAULTS, inject, is_of_job
 from controlplane.api.idempotency import Effect, once
 from controlplane.api.pages import listing
 from controlplane.api.problems import Kind, Problem
@@ -53,18 +53,21 @@ def list_faults(request: HttpRequest) -> HttpResponse:
 )
 def inject_fault(request: HttpRequest) -> HttpResponse:
     """The effect follows; watch the incident it opens."""
+    # A fault of a job is judged in its project, any other in the fleet, whatever else the body names.
     _only_in_demo()
     body, principal = bodies.read(request, bodies.NewFault), principal_of(request)
 
     def effect() -> Effect:
-        if body.job_id:
-            job_of(request, body.job_id, Scope.OPERATE)
+        judged = body
+        if body.job_id and is_of_job(body.kind):
+            # By a name it is the newest that is seen, and no other.
+            judged = msgspec.structs.replace(body, job_id=job_of(request, body.job_id, Scope.OPERATE).id)
         else:
             judge(reach(request), None, Scope.OPERATE)
-        done = inject(body, principal.name)
+        done = inject(judged, principal.name)
         access.audit(
             principal.name, "demo.fault", body.kind, request_id=request_id_of(request),
-            data={"job_id": body.job_id, "node_id": body.node_id},
+            data={"job_id": judged.job_id, "node_id": body.node_id},
         )  # fmt: skip
         return Effect(data={"detail": done.detail, "command_ids": list(done.command_ids), "request": done.request})
 

@@ -135,7 +135,7 @@ def budget(request: HttpRequest, job_id: str) -> HttpResponse:
 )
 def queue(request: HttpRequest, job_id: str) -> HttpResponse:
     """Its place among the jobs that wait for devices, what it waits for, what would make room, and whom it outranks."""
-    return send(job_queue(job_of(request, job_id)))
+    return send(job_queue(job_of(request, job_id), reach(request)))
 
 
 @router.get(

@@ -88,7 +88,7 @@ def submit(
     if result.spec is not None:
         may_submit(request, result.spec)
     if dry_run:
-        placement, waits_for = try_placement(result.spec) if result.spec else (None, "")
+        placement, waits_for = try_placement(result.spec, reach(request)) if result.spec else (None, "")
         return send(specs.dry_run(result, placement, waits_for))
     spec = specs.required(result)
 

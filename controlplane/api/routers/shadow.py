@@ -12,6 +12,7 @@ from controlplane.api.auth import needs, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
 from controlplane.api.idempotency import Effect, once
+from controlplane.api.reach import reach
 from controlplane.policies import shadows
 from controlplane.policies.services import Edit
 from controlplane.policies.text import document_of
@@ -41,7 +42,8 @@ def get_shadow(request: HttpRequest, query: Query[WhichShadow]) -> HttpResponse:
     """Its document, how far it agrees by rule, its score, and why it may not be promoted yet."""
     seq = newest_seq()
     run = shadows.one(query.run) if query.run else shadows.newest()
-    return send({"shadow": shadow_view.shadow(run) if run is not None else None, "as_of_seq": seq})
+    shown = shadow_view.shadow(run, reach(request).only) if run is not None else None
+    return send({"shadow": shown, "as_of_seq": seq})
 
 
 @router.post(

@@ -74,7 +74,7 @@ OPERATIONS: dict[str, Row] = {
     "POST /decisions/{decision_id}:hold": Row("operate", WITH_REASON),
     "GET /events": Row("read"),
     "GET /events/watch": Row("read"),
-    "GET /ledger": Row("read"),
+    "GET /ledger": Row("read", query="?by=cause&window_s=600"),
     "GET /queue": Row("read"),
     "GET /capacity": Row("read"),
     "GET /overview": Row("read"),

@@ -212,6 +212,13 @@ def test_a_node_that_leaves_for_its_devices_says_that_it_returns_with_them(
     assert changes == kinds.Transition(NodeKey("node-1"), NodeState.CORDONED, why)
 
 
+def test_a_node_under_a_job_that_yields_says_what_failed_and_not_who_needs_its_devices() -> None:
+    act = SetNodeState(node_id="node-1", to=NodeState.CORDONED)
+    fields = {"rule": "preempt_request", "reason_code": plan.PREEMPTED, "title": "node-1 is not heard"}
+    (changes,) = training().told(act, sentence="urgent needs its devices (priority 900). It ends.", **fields)
+    assert changes == kinds.Transition(NodeKey("node-1"), NodeState.CORDONED, "node-1 is not heard.")
+
+
 def test_a_node_moves_once_in_its_table() -> None:
     world = training()
     for _ in range(2):
