@@ -5,7 +5,7 @@ import pytest
 from controlplane.policy.queue.explain import explain
 from controlplane.policy.queue.place import Turn
 from controlplane.policy.queue.rows import Holder, Pending, QueueFleet, QueuePlan, Share, config_of
-from controlplane.policy.queue.schedule import schedule
+from controlplane.policy.queue.schedule import growth, schedule
 from controlplane.policy.queue.shares import in_turn
 
 from .builders import CONFIG, change
@@ -159,3 +159,19 @@ def test_the_words_name_the_quota_the_borrowers_and_what_frees_it() -> None:
     ):
         assert words in found.sentence
     assert "waits until jobs of its project end, or others lend more" in found.sentence
+
+
+def test_a_replica_more_waits_for_all_of_its_priority_whatever_their_projects_have_borrowed() -> None:
+    owes = shared(1, runs("red", "lent", 3), runs("blue", "elastic"), projects=two())
+    waits_too, more = of("red", "more"), of("", "elastic")
+    assert turns(growth([waits_too], owes, QUEUE, NOW_S, more))["elastic"] == (Turn.FIRST, True), "red may borrow none"
+    rich = change(owes, projects=(*owes.projects, Share(name="green", quota=8)))
+    assert turns(growth([waits_too], rich, QUEUE, NOW_S, more))["elastic"][1] is False, "the other is first"
+
+
+def test_a_replica_more_borrows_nothing_for_which_another_project_waits() -> None:
+    lends = shared(1, runs("red", "elastic", 2), projects=two())
+    more = of("red", "elastic")
+    assert turns(growth([], lends, QUEUE, NOW_S, more))["elastic"] == (Turn.FIRST, True)
+    low = of("blue", "low", 2, priority=100)
+    assert turns(growth([low], lends, QUEUE, NOW_S, more))["elastic"] == (Turn.QUOTA, False)
