@@ -111,9 +111,14 @@ def place_of_new(document: JobSpec) -> QueuePlace | None:
 
 def _grower(job: Job, kept: _Kept) -> Pending:
     """One replica more of a job that runs."""
-    submitted_s = job.created_at.timestamp()
     return Pending(
-        id=job.id, name=job.name, priority=job.priority, submitted_s=submitted_s, demand=kept.grows, project=job.project
+        id=job.id,
+        name=job.name,
+        priority=job.priority,
+        submitted_s=job.created_at.timestamp(),
+        demand=kept.grows,
+        project=job.project,
+        preemptible=kept.preemptible,
     )
 
 
