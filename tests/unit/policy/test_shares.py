@@ -175,3 +175,11 @@ def test_a_replica_more_borrows_nothing_for_which_another_project_waits() -> Non
     assert turns(growth([], lends, QUEUE, NOW_S, more))["elastic"] == (Turn.FIRST, True)
     low = of("blue", "low", 2, priority=100)
     assert turns(growth([low], lends, QUEUE, NOW_S, more))["elastic"] == (Turn.QUOTA, False)
+
+
+@pytest.mark.parametrize(("leaves", "asked"), [(False, ["kept", "left"]), (True, [])])
+def test_what_a_borrower_is_leaving_already_is_not_taken_from_it_again(leaves: bool, asked: list[str]) -> None:
+    left, kept = change(runs("red", "left", 2), leaves=leaves), runs("red", "kept", 2)
+    projects = (Share(name="blue", quota=24), Share(name="red", quota=16 if leaves else 0))
+    plan = planned(shared(0, left, kept, projects=projects), of("blue", "a", 3))
+    assert [victim.id for victim in plan.victims] == asked, "what stays is no more than its own"
