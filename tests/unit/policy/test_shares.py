@@ -183,3 +183,10 @@ def test_what_a_borrower_is_leaving_already_is_not_taken_from_it_again(leaves: b
     projects = (Share(name="blue", quota=24), Share(name="red", quota=16 if leaves else 0))
     plan = planned(shared(0, left, kept, projects=projects), of("blue", "a", 3))
     assert [victim.id for victim in plan.victims] == asked, "what stays is no more than its own"
+
+
+def test_who_runs_within_its_own_projects_quota_is_named_as_left_alone() -> None:
+    lends = shared(0, runs("blue", "b1"), runs("blue", "b2"), projects=two())
+    found = explain([of("red", "u", priority=900)], lends, QUEUE, NOW_S, "u")
+    assert found is not None and found.no_preemption == "all of lower priority are left alone"
+    assert {each.id: "within the quota of its project" in each.why for each in found.spared} == {"b1": True, "b2": True}
