@@ -91,7 +91,8 @@ def place_attempt(snapshot: JobSnapshot, pool: Pool, layout: Layout, spare_nodes
     placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism), tp=layout.parallelism.tp)
     nodes = frozenset(place.node_id for replica in placements for place in replica)
     trusted = newest_loadable(snapshot.checkpoints, layout.parallelism, nodes)
-    later = later_replicas(snapshot.job.spec, layout)
+    gave = snapshot.attempt is not None and snapshot.attempt.yielded > 0
+    later = later_replicas(snapshot.job.spec, layout, gave=gave)
     return PlaceAttempt(
         number=max(snapshot.attempt.number if snapshot.attempt else 0, snapshot.job.ahead.attempt) + 1,
         epoch=max(snapshot.job.epoch, snapshot.job.ahead.epoch) + 1,
