@@ -52,7 +52,7 @@ def shared(
     found: list[Shared] = []
     for kind in (SEGMENT, NODE, STORAGE):
         for subject, its in sorted(_by_subject(kind, left, segments).items()):
-            # What a subject before it has taken, such as the other of two nodes that both jobs lost, is not asked again.
+            # What one before it has taken, such as the other of two nodes that both jobs lost, is not asked again.
             mine = [each for each in its if each in left]
             for group in _at_once(mine) if kind != STORAGE else [mine]:
                 nodes = _nodes(kind, subject, group, segments)
