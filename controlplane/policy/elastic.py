@@ -5,10 +5,11 @@ from controlplane.policy.placement import Pool
 from controlplane.protocol.spec import TrainSpec, ranks_per_replica, replica_count
 
 
-def later_replicas(spec: TrainSpec, layout: Layout) -> int:
-    """How many more replicas of this layout an elastic job takes when there is room; another layout grows into none."""
+def later_replicas(spec: TrainSpec, layout: Layout, *, gave: bool) -> int:
+    """How many more replicas of this layout a job takes when there is room: one that is elastic, or that `gave` some in
+    the attempt before and takes them back. Another layout grows into none."""
     same = ranks_per_replica(layout.parallelism) == ranks_per_replica(spec.parallelism)
-    return replica_count(spec) - layout.replicas if spec.scheduling.elastic and same else 0
+    return replica_count(spec) - layout.replicas if (spec.scheduling.elastic or gave) and same else 0
 
 
 def may_start_smaller(spec: TrainSpec, pool: Pool) -> bool:

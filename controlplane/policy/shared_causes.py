@@ -51,7 +51,9 @@ def shared(
     left = sorted(incidents, key=lambda each: (each.opened_s, each.id))
     found: list[Shared] = []
     for kind in (SEGMENT, NODE, STORAGE):
-        for subject, mine in sorted(_by_subject(kind, left, segments).items()):
+        for subject, its in sorted(_by_subject(kind, left, segments).items()):
+            # What one before it has taken, such as the other of two nodes that both jobs lost, is not asked again.
+            mine = [each for each in its if each in left]
             for group in _at_once(mine) if kind != STORAGE else [mine]:
                 nodes = _nodes(kind, subject, group, segments)
                 if len({each.job_id for each in group}) < 2 or (kind == SEGMENT and len(nodes) < 2):
@@ -79,7 +81,7 @@ def _by_subject(kind: str, incidents: list[JobIncident], segments: Mapping[str, 
 
 def _at_once(incidents: list[JobIncident]) -> list[list[JobIncident]]:
     """In groups, of which each began within `NEAR_S` of the one before."""
-    groups = [[incidents[0]]]
+    groups = [incidents[:1]]
     for before, after in pairwise(incidents):
         if after.opened_s - before.opened_s <= NEAR_S:
             groups[-1].append(after)

@@ -9,6 +9,7 @@ what changes after it was shown is marked.
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from django.db.models import F, Q
 
@@ -16,6 +17,8 @@ from controlplane.changes.due.stalls import Moved, Span, Stop, owner
 from controlplane.jobs.models import Attempt
 from controlplane.policy.ledger.facts import Cause
 from controlplane.policy.ledger.runs import lost_of
+from controlplane.policy.plan import PREEMPTED
+from controlplane.policy.requests import GIVE
 from controlplane.policy.spent import AGAIN, DEGRADED, RECOVERY
 from controlplane.protocol.ledger import CauseKind
 from controlplane.protocol.states import RequestKind
@@ -53,7 +56,8 @@ def _of_attempt(attempt: Attempt) -> Cause:
     found = incidents.order_by("opened_at").values_list("pk", flat=True).first()
     if found is not None:
         return Cause(CauseKind.INCIDENT, found)
-    asked = Request.objects.filter(job=attempt.job_id, kind=RequestKind.PREEMPT, taken_at__lte=attempt.started_at)
+    asked = Request.objects.filter(job=attempt.job_id, kind=RequestKind.PREEMPT, gives=[])
+    asked = asked.filter(taken_at__lte=attempt.started_at)
     newest = asked.order_by("-taken_at").first()
     return Cause(CauseKind.JOB, attempt.job_id) if newest is None else of_request(newest)
 
@@ -81,36 +85,60 @@ def judge(now: datetime, steps: list[ClockStep], incidents: Collection[str], *, 
 def _judge(job_id: str, runs: Sequence[LedgerRun], now: datetime, steps: list[ClockStep], judged_s: float) -> None:
     spans = _spans(job_id, runs)
     moved = _moved(job_id, runs)
-    asked = list(Request.objects.filter(job=job_id, kind=RequestKind.PREEMPT).exclude(taken_at=None))
-    yields = [(windows.present(row.taken_at, steps).timestamp(), row) for row in asked if row.taken_at is not None]
+    yields = _yields(job_id, steps)
     for run in runs:
-        parked = [row for at_s, row in yields if run.kind == RECOVERY and run.from_s <= at_s <= run.until_s]
-        cause = of_request(parked[-1]) if parked else _cause(run, spans, moved)
-        found = (cause.kind, cause.id[:200], bool(parked))
+        asked = _asked(run, yields, moved) if run.kind == RECOVERY else None
+        cause = of_request(asked) if asked is not None else _cause(run, spans, moved)
+        found = (cause.kind, cause.id[:200], asked is not None)
         if run.judged and found != (run.cause_kind, run.cause_id, run.preempted):
             run.restated_at = now if run.until_s <= judged_s else run.restated_at
         run.cause_kind, run.cause_id, run.preempted = found
         run.judged = True
 
 
-def _cause(run: LedgerRun, spans: Sequence[Span], moved: Sequence[tuple[Moved, str]]) -> Cause:
+def _yields(job_id: str, steps: list[ClockStep]) -> list[tuple[float, Request]]:
+    """Preemptions of the job, by when each was begun."""
+    rows = Request.objects.filter(job=job_id, kind=RequestKind.PREEMPT).exclude(taken_at=None).order_by("taken_at")
+    return [(windows.present(row.taken_at, steps).timestamp(), row) for row in rows if row.taken_at is not None]
+
+
+def _asked(run: LedgerRun, yields: Sequence[tuple[float, Request]], moved: Sequence["_Moved"]) -> Request | None:
+    """The preemption that a recovery is due to. Steps are committed while a job saves, and while it leaves: so it is
+    known by how the attempt before ended, and of replicas that leave alone by the decision that made the view."""
+    begun = [(at_s, row) for at_s, row in yields if at_s <= run.until_s]
+    whole = [(at_s, row) for at_s, row in begun if not row.gives]
+    before = _attempt_before(run) if whole else None
+    ended = Attempt.objects.filter(job=run.job_id, number=before, end_code=PREEMPTED)
+    if whole and (whole[-1][0] >= run.from_s or (before != run.attempt and ended.exists())):
+        return whole[-1][1]
+    given = [row for _, row in begun if row.gives]
+    rules = {each.rule for each in moved if run.since_epoch < each.moved.epoch <= run.epoch}
+    return given[-1] if given and rules == {GIVE} else None
+
+
+def _attempt_before(run: LedgerRun) -> int | None:
+    """Of the job's commit before this run; None: there was none."""
+    rows = LedgerRun.objects.filter(job=run.job_id, pk__lt=run.pk).order_by("-pk")
+    return rows.values_list("attempt", flat=True).first()
+
+
+def _cause(run: LedgerRun, spans: Sequence[Span], moved: Sequence["_Moved"]) -> Cause:
     if run.kind == AGAIN:
         attempt = Attempt.objects.filter(job=run.job_id, number=run.attempt).first()
         return Cause(CauseKind.JOB, run.job_id) if attempt is None else _of_attempt(attempt)
-    before = LedgerRun.objects.filter(job=run.job_id, pk__lt=run.pk).order_by("-pk").values_list("attempt", flat=True)
-    first = before.first()
+    before = _attempt_before(run)
     stop = Stop(
         attempt=run.attempt,
         step=run.done - 1,
         epoch=run.epoch,
         since_epoch=run.since_epoch,
         stood_s=run.until_s - run.from_s,
-        between=first is not None and first != run.attempt,
+        between=before is not None and before != run.attempt,
     )
-    incident = owner(stop, spans, [] if run.kind == DEGRADED else [each for each, _ in moved])
+    incident = owner(stop, spans, [] if run.kind == DEGRADED else [each.moved for each in moved])
     if incident is not None:
         return Cause(CauseKind.INCIDENT, incident)
-    decisions = [pk for each, pk in moved if run.since_epoch < each.epoch <= run.epoch]
+    decisions = [each.id for each in moved if run.since_epoch < each.moved.epoch <= run.epoch]
     return Cause(CauseKind.DECISION, decisions[0]) if decisions else Cause(CauseKind.JOB, run.job_id)
 
 
@@ -122,13 +150,21 @@ def _spans(job_id: str, runs: Sequence[LedgerRun]) -> list[Span]:
     return [Span(incident=row.pk, began=course.began(row), ended=course.ended(row)) for row in rows]
 
 
-def _moved(job_id: str, runs: Sequence[LedgerRun]) -> list[tuple[Moved, str]]:
-    """Decisions that changed who trains, each with its id, in sequence."""
+class _Moved(NamedTuple):
+    """What the decision `id` of this rule changed."""
+
+    moved: Moved
+    id: str
+    rule: str
+
+
+def _moved(job_id: str, runs: Sequence[LedgerRun]) -> list[_Moved]:
+    """Decisions that changed who trains, in sequence."""
     since, until = min(run.since_epoch for run in runs), max(run.epoch for run in runs)
     rows = Decision.objects.filter(job=job_id, applied=True, epoch_after__gt=since, epoch_after__lte=until)
     rows = rows.filter(epoch_after__gt=F("epoch_before")).order_by("epoch_after")
-    found = rows.values_list("epoch_after", "incident_id", "pk")
-    return [(Moved(epoch=epoch, incident=incident), pk) for epoch, incident, pk in found]
+    found = rows.values_list("epoch_after", "incident_id", "pk", "rule")
+    return [_Moved(Moved(epoch=epoch, incident=incident), pk, rule) for epoch, incident, pk, rule in found]
 
 
 def recently(now: datetime) -> datetime:

@@ -158,7 +158,7 @@ def _jobs(ids: Collection[str]) -> Iterable[JobFacts]:
     for some in batched(sorted(ids), A_QUERY):
         incidents = Incident.objects.filter(job__in=some, state__in=LIVE_INCIDENT).order_by("-opened_at")
         blamed = dict(incidents.values_list("job_id", "pk"))
-        asked = Request.objects.filter(job__in=some, kind=RequestKind.PREEMPT).exclude(taken_at=None)
+        asked = Request.objects.filter(job__in=some, kind=RequestKind.PREEMPT, gives=[]).exclude(taken_at=None)
         newest = {row.job_id: row for row in asked.order_by("taken_at")}
         for rate in rates(Job.objects.filter(pk__in=some)):
             yield _job(rate, blamed.get(rate.job.id), newest.get(rate.job.id), steps)

@@ -20,6 +20,7 @@ from controlplane.changes.assembly.queue import (
     holder_of,
     may_be_outranked,
     usable_and_free,
+    used_by_project,
 )
 from controlplane.fleet.models import Device, Node
 from controlplane.jobs import environment
@@ -112,9 +113,14 @@ def place_of_new(document: JobSpec, rights: Rights = EVERYTHING) -> QueuePlace |
 
 def _grower(job: Job, kept: _Kept) -> Pending:
     """One replica more of a job that runs."""
-    submitted_s = job.created_at.timestamp()
     return Pending(
-        id=job.id, name=job.name, priority=job.priority, submitted_s=submitted_s, demand=kept.grows, project=job.project
+        id=job.id,
+        name=job.name,
+        priority=job.priority,
+        submitted_s=job.created_at.timestamp(),
+        demand=kept.grows,
+        project=job.project,
+        preemptible=kept.preemptible,
     )
 
 
@@ -156,11 +162,8 @@ def waiting() -> list[Pending]:
 
 def load_fleet(queue: Iterable[Pending] = ()) -> QueueFleet:
     """Nodes that take work and who holds devices; with what those would lose that this queue outranks."""
-    held = _held()
-    rows = SpareReservation.objects.all()
-    reserved = dict(rows.order_by().values_list("device__node_id", "job_id").distinct())
-    # What a job keeps that waits to be placed again is nobody else's until it has ended.
-    spares = _count(rows.exclude(job__state__in=QUEUED_JOB), "device__node_id", "job_id")
+    held, spares = _held(), _spares()
+    reserved = dict(SpareReservation.objects.order_by().values_list("device__node_id", "job_id").distinct())
     highest = max((job.priority for job in queue if not job.held), default=None)
     projects = shares_of(_counted(held, spares))
     borrowers = {share.name for share in projects if share.quota is not None and share.used > share.quota}
@@ -169,8 +172,13 @@ def load_fleet(queue: Iterable[Pending] = ()) -> QueueFleet:
     return QueueFleet(nodes=lenders, holders=holders, preempted=stakes.preempted(), projects=projects)
 
 
+def used() -> Mapping[str, int]:
+    """Devices that count for each project now, also for one without a quota: the same figures as in `load_fleet`."""
+    return used_by_project(_counted(_held(), _spares()))
+
+
 def _counted(held: Sequence["_Here"], spares: Iterable[tuple[str, str, int]]) -> Iterable[tuple[str, int, int, int]]:
-    """Of each job that has devices, see `used_by_project`. `spares`: (node, job, devices) of nodes that are spares."""
+    """Of each job that has devices, see `used_by_project`. `spares`: see `_spares`."""
     ranks, kept = Counter[str](), Counter[str]()
     for here in held:
         ranks[here.job_id] += here.number
@@ -194,6 +202,12 @@ class _Here(NamedTuple):
 
 def _count(rows: Any, node: str, owner: str) -> list[tuple[str, Any, int]]:
     return list(rows.order_by().values_list(node, owner).annotate(number=Count("pk")))
+
+
+def _spares() -> list[tuple[str, str, int]]:
+    """(node, job, devices) of nodes that are spares. What a job keeps that waits to be placed again is nobody else's
+    until it has ended."""
+    return _count(SpareReservation.objects.exclude(job__state__in=QUEUED_JOB), "device__node_id", "job_id")
 
 
 def _held() -> list[_Here]:

@@ -11,11 +11,12 @@ import time
 from controlplane.jobs.models import Job
 from controlplane.jobs.selectors import front_of_queue
 from controlplane.jobs.services import wake_job, wake_job_later
+from controlplane.policies import selectors as policies
 from controlplane.policy.queue.schedule import called, schedule
 from controlplane.protocol.states import QUEUED_JOB
 from controlplane.recovery import load_queue
 from controlplane.runtime import events
-from controlplane.runtime.clock import now_s
+from controlplane.runtime.clock import after, now_s
 
 PLAN_EVERY_S = 5.0
 _lock = threading.Lock()
@@ -31,15 +32,17 @@ def wake_front() -> None:
 def call_waiting() -> int:
     """Of the pending jobs that have no moment of their own at which they look for devices wake the first in line, and
     those that may start by the queue's plan; returns how many. The plan is made each PLAN_EVERY_S in a process."""
-    idle = Job.objects.filter(state__in=QUEUED_JOB, parked_by="", due_at=None)
-    asleep = set(idle.values_list("id", flat=True))
+    # A moment further off than its next look for devices is of something else, such as the end of its time limit.
+    soon = after(policies.of_fleet().capacity_retry_s)
+    idle = Job.objects.filter(state__in=QUEUED_JOB, parked_by="").exclude(due_at__lte=soon)
+    asleep = dict(idle.values_list("id", "due_at"))
     if not asleep:
         return 0
-    woken = asleep.intersection(front_of_queue(1))
+    woken = {job_id for job_id in front_of_queue(1) if job_id in asleep and asleep[job_id] is None}
     if _plan_is_due():
         queue = load_queue.waiting()
         plan = schedule(queue, load_queue.load_fleet(queue), load_queue.config(), now_s())
-        woken |= called(plan) & asleep
+        woken |= called(plan) & asleep.keys()
     for job_id in sorted(woken):
         with events.unit_of_work():
             wake_job(job_id)

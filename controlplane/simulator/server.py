@@ -348,18 +348,21 @@ class Server:
         """Of those that have no moment of their own at which they look for devices: the first in line, and whom the
         plan calls."""
         rows, now_s = self.fleet.rows, self._kernel.now_s
+        soon_s = now_s + self._config.capacity_retry_s
         asleep = {
-            job_id
+            job_id: control.next_pass_s
             for job_id, control in self.jobs.items()
-            if control.rows.state in QUEUED_JOB and not control.rows.parked_by and control.next_pass_s is None
+            if control.rows.state in QUEUED_JOB and not control.rows.parked_by
+            if control.next_pass_s is None or control.next_pass_s > soon_s
         }
         if not asleep or not self._several:
             return
-        woken = asleep.intersection(load_queue.front(rows.jobs, self._config, now_s, 1))
+        first = load_queue.front(rows.jobs, self._config, now_s, 1)
+        woken = {job_id for job_id in first if job_id in asleep and asleep[job_id] is None}
         if now_s - self._planned_s >= PLAN_EVERY_S:
             self._planned_s = now_s
             nodes = load_nodes(rows, now_s, self._unsure)
-            woken |= called(load_queue.plan_of(rows.jobs, nodes, self._config, now_s)) & asleep
+            woken |= called(load_queue.plan_of(rows.jobs, nodes, self._config, now_s)) & asleep.keys()
         for job_id in sorted(woken):
             self.ring(job_id)
 

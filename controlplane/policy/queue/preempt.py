@@ -27,7 +27,7 @@ def victims(head: Pending, room: Room, fleet: QueueFleet, config: QueueConfig, n
     allowed = config.max_preemptions - fleet.preempted
     if allowed <= 0 or free.fits(head.demand):
         return ()
-    shares = Shares(fleet.projects)
+    shares = Shares(fleet.projects, fleet.holders)
     able = [holder for holder in fleet.holders if may_yield(holder, head, config, now_s, shares)]
     parts = [offer for holder in able for offer in parts_of(holder, fleet.reserved)]
     whole = [whole_of(holder, fleet.reserved) for holder in able]

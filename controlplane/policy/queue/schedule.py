@@ -9,7 +9,6 @@ the same devices starts before it. Where jobs of lower priority allow it and it 
 to the head (`policy.queue.preempt`). Pure: equal arguments give equal plans.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -32,19 +31,26 @@ class Claim:
 def schedule(queue: Iterable[Pending], fleet: QueueFleet, config: QueueConfig, now_s: float) -> QueuePlan:
     """The plan for every pending job. `now_s`: server seconds."""
     jobs = in_turn(queue, fleet.projects)
-    planned = Planning(jobs, fleet, config, now_s)
-    entries = tuple(map(planned.entry, range(len(jobs))))
-    return QueuePlan(entries=entries, head=planned.head, victims=planned.victims)
+    return _planned(Planning(jobs, fleet, config, now_s), len(jobs))
+
+
+def _planned(walk: "Planning", count: int) -> QueuePlan:
+    """Of the first `count` jobs."""
+    entries = tuple(map(walk.entry, range(count)))
+    return QueuePlan(entries=entries, head=walk.head, victims=walk.victims)
 
 
 def growth(
     queue: Iterable[Pending], fleet: QueueFleet, config: QueueConfig, now_s: float, grower: Pending
 ) -> QueuePlan:
     """The plan for a job that trains and could take one replica more: behind all that wait with its priority or a
-    higher one, and nobody yields for it."""
-    ahead = [job for job in queue if job.priority >= grower.priority and job.id != grower.id]
-    last = msgspec.structs.replace(grower, submitted_s=math.inf)
-    return schedule([*ahead, last], fleet, msgspec.structs.replace(config, max_preemptions=0), now_s)
+    higher one, whatever their projects have borrowed, and nobody yields for it. It borrows nothing for which a job of
+    lower priority waits either."""
+    others = in_turn((job for job in queue if job.id != grower.id), fleet.projects)
+    ahead = [job for job in others if job.priority >= grower.priority]
+    jobs = [*ahead, grower, *others[len(ahead) :]]
+    none = msgspec.structs.replace(config, max_preemptions=0)
+    return _planned(Planning(jobs, fleet, none, now_s), len(ahead) + 1)
 
 
 def called(plan: QueuePlan) -> set[str]:

@@ -18,9 +18,13 @@ NAMED = 3
 
 
 class Shares:
-    """Of one plan: what jobs that are planned to start take is counted as they are planned."""
+    """Of one plan: what jobs that are planned to start take is counted as they are planned. `holders`: who has devices,
+    some of whom leave them."""
 
-    def __init__(self, projects: Iterable[Share]) -> None:
+    def __init__(self, projects: Iterable[Share], holders: Iterable[Holder] = ()) -> None:
+        self._leaving: dict[str, int] = defaultdict(int)
+        for holder in holders:
+            self._leaving[holder.project] += _leaving(holder)
         self._limited = {share.name: share for share in projects if share.quota is not None}
         self._used = {name: share.used for name, share in self._limited.items()}
         self._waits: dict[str, int] = defaultdict(int)
@@ -72,9 +76,10 @@ class Shares:
         return limited and self.over(holder.project) <= 0
 
     def over(self, project: str) -> int:
-        """Devices that the project's running jobs have beyond its quota; 0 where it has none."""
+        """Devices that the project's running jobs have beyond its quota, less those that are on their way back; 0 where
+        it has none."""
         share = self._limited.get(project)
-        return max(0, share.used - _quota(share)) if share is not None else 0
+        return max(0, share.used - self._leaving[project] - _quota(share)) if share is not None else 0
 
     def called(self, project: str) -> str:
         """As whoever reads the plan may know it."""
@@ -144,6 +149,11 @@ def in_turn(queue: Iterable[Pending], projects: Iterable[Share] = ()) -> tuple[P
             if by_project[name]:
                 heapq.heappush(heap, key(name))
     return tuple(found)
+
+
+def _leaving(holder: Holder) -> int:
+    left = (*holder.devices, *holder.gives) if holder.leaves else holder.gives
+    return sum(number for _, number in left)
 
 
 def _quota(share: Share) -> int:

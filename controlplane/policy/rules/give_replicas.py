@@ -8,9 +8,11 @@ back. Never so many that fewer than `min_replicas` that hold the newest state wo
 
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import attempt_live, holds_state, installed, is_left_out, is_member, live_replicas
+from controlplane.policy.ladder import start_slots
 from controlplane.policy.plan import Action, Decision, OrderOut, Scalar, SetYielded
 from controlplane.policy.request_facts import RequestFact
 from controlplane.policy.requests import GIVE, answer, ended_early, of_kind
+from controlplane.policy.slots import empty_slots
 from controlplane.policy.snapshot import AttemptFact, JobSnapshot, ReplicaFact
 from controlplane.policy.titles import number_of
 from controlplane.protocol.states import JobState, ReplicaState, RequestKind, RequestState
@@ -21,13 +23,13 @@ RULE = GIVE
 def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     """One answer: one request after the other, as each changes how many are to run."""
     for request in of_kind(snapshot, RequestKind.PREEMPT):
-        found = _answer(snapshot, request) if request.gives else None
+        found = _answer(snapshot, config, request) if request.gives else None
         if found is not None:
             return (found,)
     return ()
 
 
-def _answer(snapshot: JobSnapshot, request: RequestFact) -> Decision | None:
+def _answer(snapshot: JobSnapshot, config: PolicyConfig, request: RequestFact) -> Decision | None:
     early = ended_early(snapshot, request, RULE)
     if early is not None:
         return early
@@ -47,10 +49,17 @@ def _answer(snapshot: JobSnapshot, request: RequestFact) -> Decision | None:
         few = f"Fewer than {number_of(_least(snapshot), 'replica')} that hold the newest state would be left."
         return answer(RULE, request, RequestState.REFUSED, few)
     # While a view is on its way nobody has a step's boundary ahead at which to leave.
-    return _take(request, attempt, who, snapshot) if installed(snapshot) else None
+    if not installed(snapshot):
+        return None
+    empty = empty_slots(snapshot)
+    return _take(request, attempt, who, snapshot, len(empty) - len(start_slots(snapshot, config, empty)))
 
 
-def _take(request: RequestFact, attempt: AttemptFact, who: tuple[ReplicaFact, ...], snapshot: JobSnapshot) -> Decision:
+def _take(
+    request: RequestFact, attempt: AttemptFact, who: tuple[ReplicaFact, ...], snapshot: JobSnapshot, missing: int
+) -> Decision:
+    """`missing`: so many more slots wait for devices. They do so behind the queue now: else they would take what
+    is given."""
     names, stay = ", ".join(str(replica.index) for replica in who), _left(snapshot, who)
     moves: tuple[Action, ...] = tuple(
         OrderOut(replica=each.index, incarnation=each.incarnation, by=request.by, asked_s=request.asked_s, at_once=True)
@@ -62,7 +71,7 @@ def _take(request: RequestFact, attempt: AttemptFact, who: tuple[ReplicaFact, ..
     )
     evidence: dict[str, Scalar] = {"gives": names, "stay": stay, "asked": attempt.replicas}
     evidence["expected_gpu_s"] = request.value
-    yielded = SetYielded(number=attempt.number, replicas=attempt.yielded + len(who))
+    yielded = SetYielded(number=attempt.number, replicas=attempt.yielded + missing + len(who))
     return answer(RULE, request, RequestState.TAKEN, sentence, *moves, yielded, evidence=evidence)
 
 

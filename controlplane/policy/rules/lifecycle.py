@@ -91,7 +91,8 @@ def place_attempt(snapshot: JobSnapshot, pool: Pool, layout: Layout, spare_nodes
     placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism), tp=layout.parallelism.tp)
     nodes = frozenset(place.node_id for replica in placements for place in replica)
     trusted = newest_loadable(snapshot.checkpoints, layout.parallelism, nodes)
-    later = later_replicas(snapshot.job.spec, layout)
+    gave = snapshot.attempt is not None and snapshot.attempt.yielded > 0
+    later = later_replicas(snapshot.job.spec, layout, gave=gave)
     return PlaceAttempt(
         number=max(snapshot.attempt.number if snapshot.attempt else 0, snapshot.job.ahead.attempt) + 1,
         epoch=max(snapshot.job.epoch, snapshot.job.ahead.epoch) + 1,
@@ -377,9 +378,11 @@ def _out_of_time(snapshot: JobSnapshot) -> Decision:
     settings, end_s = snapshot.job.spec.scheduling, time_limit.ends_s(snapshot)
     assert end_s is not None, "it has a limit"
     left_s = max(0.0, end_s - snapshot.now_s)
+    leave = attempt_live(snapshot) or _leaves(snapshot)
     sentence = (
-        f"Its time limit of {settings.time_limit_s:.0f} s ends in {left_s:.0f} s, counted from its first attempt: its"
-        " ranks save and leave. Submitted again with a longer one it resumes from what they save."
+        f"Its time limit of {settings.time_limit_s:.0f} s ends in {left_s:.0f} s, counted from its first attempt:"
+        f" {'its ranks save and leave' if leave else 'it is not placed again'}. Submitted again with a longer one it"
+        f" resumes from {'what they save' if leave else 'what is saved'}."
     )
     decision = _end(snapshot, JobState.CANCELLED, "time_limit", sentence, left_s)
     evidence: dict[str, Scalar] = {"time_limit_s": settings.time_limit_s, "left_s": round(left_s, 3)}

@@ -2,8 +2,8 @@
 
 A spare that a replica has moved onto is replaced by free devices, whole nodes as at the start;
 one whose node is out of service or out of reach is given up for another. A rank host that waits
-goes cold after hours, so it is warmed anew before that. While the job recovers, nothing is
-reserved: what is free is for the replicas that are missing.
+goes cold after hours, so it is warmed anew before that. While the job recovers, or has fewer replicas than it
+asks for, nothing is reserved: what is free is for who needed it, and then for the replicas that are missing.
 """
 
 from controlplane.policy.asked import Need, require
@@ -31,7 +31,8 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     mine = [node for node in snapshot.nodes if node.reserved_for == job.id]
     good = [node for node in mine if _usable(node)]
     short = settings.gpus - sum(_devices(node) for node in good)
-    fresh, lacks = _more(snapshot, config, short)
+    yielded = snapshot.attempt is not None and snapshot.attempt.yielded > 0
+    fresh, lacks = ((), False) if yielded else _more(snapshot, config, short)
     lost = tuple(node.id for node in mine if node not in good) if fresh or short <= 0 else ()
     cold = tuple(node.id for node in good if settings.warm and cold_at_s(node, config) <= snapshot.now_s)
     warm = (*fresh, *cold) if settings.warm else ()

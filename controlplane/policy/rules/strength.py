@@ -112,7 +112,8 @@ def _back(snapshot: JobSnapshot, epoch: int, stale: tuple[str, ...]) -> Decision
     full = live >= asked and held >= devices
     lives = sum(replica.incarnation for replica in snapshot.replicas)
     if yielded and live >= asked - yielded:
-        sentence = f"{live} of {asked} replicas train, stable; more urgent jobs have the devices of {yielded}."
+        more = "1 more starts" if yielded == 1 else f"{yielded} more start"
+        sentence = f"{live} of {asked} replicas train, stable; {more} when the queue leaves room."
     elif live < asked:
         why = why_none(snapshot, "no device is free for more")
         if spent(snapshot):

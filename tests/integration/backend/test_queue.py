@@ -17,7 +17,7 @@ from controlplane.recovery import load_queue, queue_pass
 from controlplane.recovery.models import Decision
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.recovery.selectors import snapshot_of, waits_for
-from controlplane.runtime.clock import now
+from controlplane.runtime.clock import after, now
 from tests.integration.backend.builders import Fleet, live_ranks, make_fleet, ref_of, run_job
 from tests.integration.backend.conftest import job_spec
 from tests.integration.backend.test_reconcile import in_threads
@@ -164,14 +164,17 @@ def test_who_leaves_the_queue_wakes_those_that_are_first_then() -> None:
     assert due is not None and due <= now()
 
 
-def test_behind_the_front_a_job_is_woken_by_the_plan_when_it_may_start(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limited", [False, True], ids=["asleep", "time limit"])
+def test_behind_the_front_a_job_is_woken_by_the_plan_when_it_may_start(
+    monkeypatch: pytest.MonkeyPatch, limited: bool
+) -> None:
     monkeypatch.setattr(queue_pass, "PLAN_EVERY_S", 0.0)
     make_fleet(1)
     waiting = [submitted(f"large{number}", nodes=2, priority=900) for number in range(FRONT)]
     small = submitted("small", nodes=1)
     for job in waiting:
         reconcile_job(job.id)
-    Job.objects.filter(pk=small.pk).update(due_at=None)
+    Job.objects.filter(pk=small.pk).update(due_at=after(3600.0) if limited else None)
     assert queue_pass.call_waiting() == 1
     reconcile_job(small.id)
     assert state(small) == "starting", "no node could ever hold those at the front"

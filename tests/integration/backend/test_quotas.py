@@ -8,9 +8,11 @@ import pytest
 from controlplane.access.project_models import Project, Visibility
 from controlplane.jobs.models import Attempt, Job
 from controlplane.jobs.services import submit_job
+from controlplane.policy.queue.place import Turn
 from controlplane.protocol import spec as specs
 from controlplane.recovery import load_queue, queue_view
 from controlplane.recovery.models import Decision, Request
+from controlplane.recovery.project_use import use_of_projects
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import now
 from tests.integration.backend.builders import Fleet, make_fleet
@@ -27,12 +29,12 @@ def project(name: str, **settings: object) -> Project:
     return Project.objects.create(name=name, **base | settings)
 
 
-def of(name: str, label: str, *, priority: int = 500, nodes: int = 1) -> Job:
+def of(name: str, label: str, *, priority: int = 500, nodes: int = 1, spares: int = 0, preemptible: bool = True) -> Job:
     """A job of this project, of whole nodes of two devices."""
     spec = job_spec(
-        resources=specs.Resources(nodes=nodes, gpus_per_node=2),
+        resources=specs.Resources(nodes=nodes, gpus_per_node=2, spares=specs.Spares(gpus=spares)),
         parallelism=specs.Parallelism(tp=1, pp=2),
-        scheduling=specs.Scheduling(priority=priority),
+        scheduling=specs.Scheduling(priority=priority, preemptible=preemptible),
     )
     named = msgspec.structs.replace(spec, metadata=specs.Metadata(name=label, project=name))
     return submit_job(named, owner="ada", actor="ada")
@@ -106,3 +108,26 @@ def test_a_fleet_without_quotas_reads_no_project() -> None:
     make_fleet(1)
     of("default", "a")
     assert load_queue.load_fleet().projects == ()
+
+
+def test_what_a_project_uses_is_one_figure_for_its_page_and_for_the_queue() -> None:
+    fleet = make_fleet(3)
+    project("red", quota_gpus=3)
+    runs(fleet, of("red", "own", spares=1))
+    runs(fleet, of("default", "other"))
+    assert Job.objects.get(name="own").spares.count() == 2, "a whole node is kept for the one that it asks for"
+    (red,) = load_queue.load_fleet().projects
+    use = use_of_projects()
+    assert (red.name, red.used) == ("red", 3)
+    assert (use["red"].in_use_gpus, use["red"].borrowed_gpus(3)) == (3, 0)
+    assert use["default"].in_use_gpus == 2, "of a project without a quota too"
+
+
+@pytest.mark.parametrize(("preemptible", "turn"), [(True, Turn.FIRST), (False, Turn.QUOTA)])
+def test_a_job_that_nobody_may_preempt_borrows_no_replica_more_either(preemptible: bool, turn: Turn) -> None:
+    fleet = make_fleet(2)
+    project("red", quota_gpus=2)
+    project("blue", quota_gpus=2)
+    job = runs(fleet, of("red", "elastic", preemptible=preemptible))
+    place = load_queue.place_of(job, yielded=1)
+    assert place is not None and place.turn is turn

@@ -63,6 +63,13 @@ def test_a_later_attempt_of_it_has_places_for_the_rest_too_and_one_of_another_la
     assert (len(other.placements), other.yielded, other.layout.pp) == (1, 0, 1)
 
 
+@pytest.mark.parametrize(("yielded", "later"), [(0, 0), (1, 1)])
+def test_a_job_that_gave_a_replica_has_a_place_for_it_in_its_next_attempt_too(yielded: int, later: int) -> None:
+    ended = attempt(state=AttemptState.ENDED, yielded=yielded)
+    place = action(only(waits(spec(), 2, attempt=ended), lifecycle.RULE), PlaceAttempt)
+    assert (len(place.placements), place.yielded, place.layout.dp) == (2, later, 2 + later)
+
+
 def test_in_the_queue_it_asks_for_its_least() -> None:
     assert first_demand(asks(min_replicas=2)) == later_demand(asks(min_replicas=2))
     assert first_demand(asks(min_replicas=2)).devices == 4

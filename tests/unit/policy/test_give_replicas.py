@@ -131,6 +131,27 @@ def test_a_request_of_an_attempt_that_has_ended_is_done() -> None:
     assert action(decision, AnswerRequest).to is RequestState.DONE
 
 
+def test_a_job_that_misses_a_replica_already_takes_none_of_the_devices_that_it_gives() -> None:
+    free = change(without(), attempt=attempt(), requests=(wanted(RequestState.OPEN, (1, 1)),))
+    (starts,) = give_replicas.rule(free, CONFIG)
+    assert action(starts, SetYielded).replicas == 1, "the other starts now on what is free"
+    missing = change(free, nodes=free.nodes[:2])
+    (decision,) = give_replicas.rule(missing, CONFIG)
+    yielded = action(decision, SetYielded).replicas
+    assert yielded == 2
+    gone = change(missing.replicas[2], index=1)
+    left = change(
+        missing,
+        attempt=attempt(yielded=yielded),
+        nodes=free.nodes,
+        replicas=(replica(0), gone, missing.replicas[2]),
+        requests=(),
+        queue=QueuePlace(place=2, waiting=2, turn=Turn.BEHIND, may_start=False, behind="urgent"),
+    )
+    assert not replace.rule(left, CONFIG) and not grow.rule(left, CONFIG)
+    assert replace.rule(change(left, attempt=attempt(yielded=1)), CONFIG), "what is missing would take them"
+
+
 def test_its_slot_stays_empty_and_the_job_is_not_missing_it() -> None:
     yields = without(queue=None)
     assert not replace.rule(yields, CONFIG)
@@ -139,6 +160,7 @@ def test_its_slot_stays_empty_and_the_job_is_not_missing_it() -> None:
     (decision,) = strength.rule(recovering, CONFIG)
     assert action(decision, SetJobState).to is JobState.RUNNING
     assert "2 of 3 replicas train" in decision.sentence and decision.choice == "shrunk"
+    assert "1 more starts when the queue leaves room" in decision.sentence, "others have it, or it never was"
     due_s = next_pass_s(yields, CONFIG, False)
     assert due_s is not None and due_s <= NOW_S + CONFIG.capacity_retry_s
 

@@ -50,3 +50,10 @@ def test_an_incident_has_one_cause_and_the_widest_is_asked_first():
     a, b, c = away("a", "n1", "n2"), away("b", "n1"), of("c", 1.0, named=("n1",))
     (one,) = found(a, b, c)
     assert one.kind == "segment" and one.parts == ("inc_a_0", "inc_b_0")
+
+
+def test_two_nodes_that_went_under_the_same_two_jobs_are_one_incident_and_not_two():
+    (one,) = found(away("a", "n4", "n5"), away("b", "n4", "n5", at_s=1.0))
+    assert (one.kind, one.subject, one.parts) == ("node", "n4", ("inc_a_0", "inc_b_1"))
+    two = found(away("a", "n4", "n5"), away("b", "n4"), away("c", "n5"), away("d", "n5"))
+    assert [each.parts for each in two] == [("inc_a_0", "inc_b_0"), ("inc_c_0", "inc_d_0")]

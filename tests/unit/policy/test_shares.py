@@ -5,7 +5,7 @@ import pytest
 from controlplane.policy.queue.explain import explain
 from controlplane.policy.queue.place import Turn
 from controlplane.policy.queue.rows import Holder, Pending, QueueFleet, QueuePlan, Share, config_of
-from controlplane.policy.queue.schedule import schedule
+from controlplane.policy.queue.schedule import growth, schedule
 from controlplane.policy.queue.shares import in_turn
 
 from .builders import CONFIG, change
@@ -159,3 +159,34 @@ def test_the_words_name_the_quota_the_borrowers_and_what_frees_it() -> None:
     ):
         assert words in found.sentence
     assert "waits until jobs of its project end, or others lend more" in found.sentence
+
+
+def test_a_replica_more_waits_for_all_of_its_priority_whatever_their_projects_have_borrowed() -> None:
+    owes = shared(1, runs("red", "lent", 3), runs("blue", "elastic"), projects=two())
+    waits_too, more = of("red", "more"), of("", "elastic")
+    assert turns(growth([waits_too], owes, QUEUE, NOW_S, more))["elastic"] == (Turn.FIRST, True), "red may borrow none"
+    rich = change(owes, projects=(*owes.projects, Share(name="green", quota=8)))
+    assert turns(growth([waits_too], rich, QUEUE, NOW_S, more))["elastic"][1] is False, "the other is first"
+
+
+def test_a_replica_more_borrows_nothing_for_which_another_project_waits() -> None:
+    lends = shared(1, runs("red", "elastic", 2), projects=two())
+    more = of("red", "elastic")
+    assert turns(growth([], lends, QUEUE, NOW_S, more))["elastic"] == (Turn.FIRST, True)
+    low = of("blue", "low", 2, priority=100)
+    assert turns(growth([low], lends, QUEUE, NOW_S, more))["elastic"] == (Turn.QUOTA, False)
+
+
+@pytest.mark.parametrize(("leaves", "asked"), [(False, ["kept", "left"]), (True, [])])
+def test_what_a_borrower_is_leaving_already_is_not_taken_from_it_again(leaves: bool, asked: list[str]) -> None:
+    left, kept = change(runs("red", "left", 2), leaves=leaves), runs("red", "kept", 2)
+    projects = (Share(name="blue", quota=24), Share(name="red", quota=16 if leaves else 0))
+    plan = planned(shared(0, left, kept, projects=projects), of("blue", "a", 3))
+    assert [victim.id for victim in plan.victims] == asked, "what stays is no more than its own"
+
+
+def test_who_runs_within_its_own_projects_quota_is_named_as_left_alone() -> None:
+    lends = shared(0, runs("blue", "b1"), runs("blue", "b2"), projects=two())
+    found = explain([of("red", "u", priority=900)], lends, QUEUE, NOW_S, "u")
+    assert found is not None and found.no_preemption == "all of lower priority are left alone"
+    assert {each.id: "within the quota of its project" in each.why for each in found.spared} == {"b1": True, "b2": True}

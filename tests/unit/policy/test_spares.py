@@ -3,10 +3,24 @@
 import pytest
 
 from controlplane.policy.decide import decide
-from controlplane.policy.plan import KeepSpares
+from controlplane.policy.plan import KeepSpares, StartReplica
 from controlplane.protocol.spec import Resources, Spares
 from controlplane.protocol.states import JobState, NodeState
-from tests.unit.policy.builders import CONFIG, NOW_S, action, change, decisions, job, node, only, running, shrunk, spec
+from tests.unit.policy.builders import (
+    CONFIG,
+    NOW_S,
+    action,
+    attempt,
+    change,
+    decisions,
+    job,
+    node,
+    only,
+    running,
+    shrunk,
+    spec,
+)
+from tests.unit.policy.test_give_replicas import without
 
 RULE = "spares"
 WANTS = job(spec=spec(spares=2))
@@ -70,6 +84,15 @@ def test_one_that_nothing_can_replace_is_kept_and_the_lack_is_told_once():
 def test_what_is_free_is_for_a_missing_replica_first():
     lacking = shrunk(spares=1, job_state=JobState.RUNNING, failed_starts=3, state_since_s=NOW_S)
     assert decisions(change(lacking, job=change(lacking.job, spec=WANTS.spec)), rule=RULE) == ()
+
+
+def test_while_replicas_of_it_do_not_run_for_now_nothing_more_is_reserved():
+    """Replica 2 has left for an urgent job, which takes the node that is free now, or else replica 2 does."""
+    yields = without(job=WANTS, queue=None)
+    assert action(only(change(yields, attempt=attempt()), "replace"), StartReplica).replica == 2
+    assert decisions(yields) == ()
+    (grows,) = decisions(without(job=WANTS))
+    assert grows.rule == "grow"
 
 
 def test_nothing_is_reserved_on_nodes_of_the_job_or_of_another():

@@ -48,7 +48,9 @@ def test_saves_that_take_longer_than_its_grace_begin_earlier_and_take_half_of_it
 
 def test_one_that_waits_in_the_queue_again_is_over_at_its_limit_too():
     world = limited(600.0, begun_s=NOW_S - 590.0, world=pending)
-    assert only(world, "lifecycle").actions[0] == SetJobState(to=JobState.CANCELLED)
+    decision = only(world, "lifecycle")
+    assert decision.actions[0] == SetJobState(to=JobState.CANCELLED)
+    assert "it is not placed again" in decision.sentence and "ranks" not in decision.sentence
 
 
 def test_one_that_has_trained_all_its_steps_has_succeeded():
