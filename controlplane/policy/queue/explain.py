@@ -8,6 +8,7 @@ from controlplane.policy.queue.place import Turn, Victim
 from controlplane.policy.queue.room import Room, Types
 from controlplane.policy.queue.rows import Demand, Entry, Holder, Pending, QueueConfig, QueueFleet, QueuePlan
 from controlplane.policy.queue.schedule import ending, schedule
+from controlplane.policy.queue.shares import Shares
 from controlplane.policy.queue.spared import Spared, spared, why_nobody
 from controlplane.policy.queue.words import needs, reason
 
@@ -75,6 +76,7 @@ class _Reader:
         self._room = Room(fleet.nodes, Types(model for node in fleet.nodes for model in node.usable), demands)
         self._soon = [(_named(end.holder, end.ends_s), end.devices) for end in ending(fleet.holders, now_s)]
         self._frees: dict[Demand, tuple[Named, ...]] = {}
+        self._shares = Shares(fleet.projects)
         self._lower: dict[int, list[Holder]] = {}
         self._outranks: dict[tuple[Demand, int], tuple[Named, ...]] = {}
 
@@ -87,7 +89,7 @@ class _Reader:
         outranked = () if fits else self._outranked(entry.job)
         yields = [holder for holder in self._fleet.holders if holder.yields_to == entry.job.id]
         # Where all of them together would not be enough, or some save already, nobody asks why no other does.
-        alone = spared(lower, config, now_s) if outranked and not yields else ()
+        alone = spared(lower, entry.job, self._shares, config, now_s) if outranked and not yields else ()
         able, asks = len(alone) < len(lower), bool(outranked and not yields)
         why = why_nobody(entry, plan, self._fleet.preempted, config, now_s, able=able) if asks else ""
         return Explanation(

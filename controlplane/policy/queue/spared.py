@@ -6,7 +6,10 @@ import msgspec
 
 from controlplane.policy.queue.place import Turn
 from controlplane.policy.queue.preempt import left_alone, starts_soon
-from controlplane.policy.queue.rows import Entry, Holder, QueueConfig, QueuePlan
+from controlplane.policy.queue.rows import Entry, Holder, Pending, QueueConfig, QueuePlan
+from controlplane.policy.queue.shares import Shares
+
+OWN = "has no more than its own project's quota"
 
 
 class Spared(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,11 +23,13 @@ class Spared(msgspec.Struct, frozen=True, kw_only=True):
     until_s: float | None = None
 
 
-def spared(lower: Iterable[Holder], config: QueueConfig, now_s: float) -> tuple[Spared, ...]:
-    """Those of `lower` that are left alone, as they come."""
+def spared(
+    lower: Iterable[Holder], head: Pending, shares: Shares, config: QueueConfig, now_s: float
+) -> tuple[Spared, ...]:
+    """Those of `lower` that are left alone by `head`, as they come."""
     found = []
     for holder in lower:
-        alone = left_alone(holder, config, now_s)
+        alone = (OWN, None) if shares.guards(head, holder) else left_alone(holder, config, now_s)
         if alone is not None:
             why, until_s = alone
             found.append(Spared(id=holder.id, name=holder.name, priority=holder.priority, why=why, until_s=until_s))
