@@ -19,6 +19,7 @@ from controlplane.changes.assembly.queue import (
     holder_of,
     may_be_outranked,
     usable_and_free,
+    used_by_project,
 )
 from controlplane.fleet.models import Device, Node
 from controlplane.jobs import environment
@@ -155,16 +156,25 @@ def waiting() -> list[Pending]:
 def load_fleet(queue: Iterable[Pending] = ()) -> QueueFleet:
     """Nodes that take work and who holds devices; with what those would lose that this queue outranks."""
     held = _held()
-    rows = SpareReservation.objects.all()
-    reserved = dict(rows.order_by().values_list("device__node_id", "job_id").distinct())
-    # What a job keeps that waits to be placed again is nobody else's until it has ended.
-    spares = _count(rows.exclude(job__state__in=QUEUED_JOB), "device__node_id", "job_id")
+    reserved = dict(SpareReservation.objects.order_by().values_list("device__node_id", "job_id").distinct())
+    spares = _spares()
     highest = max((job.priority for job in queue if not job.held), default=None)
     projects = shares_of(_counted(held, spares))
     borrowers = {share.name for share in projects if share.quota is not None and share.used > share.quota}
     holders = tuple(_holders([*held, *(_Here(*row) for row in spares)], outranked=highest, borrowers=borrowers))
     lenders = tuple(_lenders(held, reserved))
     return QueueFleet(nodes=lenders, holders=holders, preempted=stakes.preempted(), projects=projects)
+
+
+def used_by_projects() -> Mapping[str, int]:
+    """Devices that count for each project's quota; of all projects whose jobs have any."""
+    return used_by_project(_counted(_held(), _spares()))
+
+
+def _spares() -> list[tuple[str, str, int]]:
+    """(node, job, devices) of nodes that are kept. What a job keeps that waits to be placed again is nobody else's
+    until it has ended, and is not among them."""
+    return _count(SpareReservation.objects.exclude(job__state__in=QUEUED_JOB), "device__node_id", "job_id")
 
 
 def _counted(held: Sequence["_Here"], spares: Iterable[tuple[str, str, int]]) -> Iterable[tuple[str, int, int, int]]:

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from django.db.models import Count
 
 from controlplane.jobs.models import Job
-from controlplane.jobs.seen import projects_of
 from controlplane.jobs.services import TERMINAL
 from controlplane.recovery import load_queue
 
 
 @dataclass(slots=True, kw_only=True)
 class Use:
-    """Devices that its jobs hold, spares among them; what its waiting jobs wait for; how many have not ended."""
+    """Devices that its jobs hold, spares as many as they ask for; what its waiting jobs wait for; how many have not
+    ended."""
 
     in_use_gpus: int = 0
     waiting_gpus: int = 0
@@ -29,13 +29,10 @@ class Use:
 def use_of_projects() -> Mapping[str, Use]:
     """By name of the project; one without jobs has the `Use` of nothing."""
     found: dict[str, Use] = defaultdict(Use)
-    queue = load_queue.waiting()
-    holders = load_queue.load_fleet().holders
-    projects = projects_of({job.id for job in [*queue, *holders]})
-    for holder in holders:
-        found[projects[holder.id]].in_use_gpus += sum(number for _, number in (*holder.devices, *holder.gives))
-    for job in queue:
-        use = found[projects[job.id]]
+    for project, number in load_queue.used_by_projects().items():
+        found[project].in_use_gpus = number
+    for job in load_queue.waiting():
+        use = found[job.project]
         use.waiting_gpus += job.demand.devices + job.demand.spares
         use.waiting_jobs += 1
     live = Job.objects.exclude(state__in=TERMINAL).order_by().values_list("project").annotate(number=Count("pk"))

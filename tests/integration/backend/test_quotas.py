@@ -11,6 +11,7 @@ from controlplane.jobs.services import submit_job
 from controlplane.protocol import spec as specs
 from controlplane.recovery import load_queue, queue_view
 from controlplane.recovery.models import Decision, Request
+from controlplane.recovery.project_use import use_of_projects
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import now
 from tests.integration.backend.builders import Fleet, make_fleet
@@ -106,3 +107,19 @@ def test_a_fleet_without_quotas_reads_no_project() -> None:
     make_fleet(1)
     of("default", "a")
     assert load_queue.load_fleet().projects == ()
+
+
+def test_what_a_project_is_said_to_use_and_borrow_is_what_the_queue_counts() -> None:
+    """A job that keeps one device to spare keeps a whole node of two, of which one counts."""
+    fleet = make_fleet(2)
+    project("red", quota_gpus=3)
+    spec = job_spec(
+        resources=specs.Resources(nodes=1, gpus_per_node=2, spares=specs.Spares(gpus=1)),
+        parallelism=specs.Parallelism(tp=1, pp=2),
+    )
+    named = msgspec.structs.replace(spec, metadata=specs.Metadata(name="own", project="red"))
+    runs(fleet, submit_job(named, owner="ada", actor="ada"))
+    (counted,) = load_queue.load_fleet().projects
+    use = use_of_projects()["red"]
+    assert counted.used == use.in_use_gpus == 3
+    assert use.borrowed_gpus(3) == 0
