@@ -379,7 +379,7 @@ def _out_of_time(snapshot: JobSnapshot) -> Decision:
     left_s = max(0.0, end_s - snapshot.now_s)
     sentence = (
         f"Its time limit of {settings.time_limit_s:.0f} s ends in {left_s:.0f} s, counted from its first attempt: its"
-        " ranks save and leave. Submitted again with a longer one it resumes from what they save."
+        " ranks save and leave, and it is not placed again. A job that is submitted in its place begins at step 0."
     )
     decision = _end(snapshot, JobState.CANCELLED, "time_limit", sentence, left_s)
     evidence: dict[str, Scalar] = {"time_limit_s": settings.time_limit_s, "left_s": round(left_s, 3)}
