@@ -112,7 +112,10 @@ def _back(snapshot: JobSnapshot, epoch: int, stale: tuple[str, ...]) -> Decision
     full = live >= asked and held >= devices
     lives = sum(replica.incarnation for replica in snapshot.replicas)
     if yielded and live >= asked - yielded:
-        sentence = f"{live} of {asked} replicas train, stable; more urgent jobs have the devices of {yielded}."
+        starts = (
+            "1 starts when the queue has room for it" if yielded == 1 else f"{yielded} start when the queue has room"
+        )
+        sentence = f"{live} of {asked} replicas train, stable; {starts}."
     elif live < asked:
         why = why_none(snapshot, "no device is free for more")
         if spent(snapshot):

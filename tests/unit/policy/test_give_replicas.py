@@ -139,6 +139,7 @@ def test_its_slot_stays_empty_and_the_job_is_not_missing_it() -> None:
     (decision,) = strength.rule(recovering, CONFIG)
     assert action(decision, SetJobState).to is JobState.RUNNING
     assert "2 of 3 replicas train" in decision.sentence and decision.choice == "shrunk"
+    assert "1 starts when the queue has room for it" in decision.sentence, "nobody may have its devices now"
     due_s = next_pass_s(yields, CONFIG, False)
     assert due_s is not None and due_s <= NOW_S + CONFIG.capacity_retry_s
 
