@@ -40,7 +40,8 @@ xid_overrides:
   Jobs that are not over have that pass within seconds of a change.
 - A decision carries `policy_version`, a hash of everything that was in force. `holdfast policy show --recorded VERSION`
   shows that policy, also after the document, the job's or the release's defaults have changed.
-- Changes need an administrator, are in the audit log with the values before and after, and in the timeline.
+- Changes need an administrator, of the fleet or, for a job's document, of its [project](projects.md). They are in the
+  audit log with the values before and after, and in the timeline.
 
 ## What is refused
 A document is refused as a whole, with every fault named, where a field, rule, mode, XID or action is unknown, a value
@@ -64,8 +65,8 @@ holdfast policy shadow show
 holdfast policy shadow promote --reason "it wastes less"
 holdfast policy shadow stop
 ```
-Each takes `--job JOB`. The same in the [API](api.md) (`/policy`), the [Python client](sdk.md) (`client.policy`), and on
-the page "Policies".
+Each but those of the shadow takes `--job JOB`. The same in the [API](api.md) (`/policy`), the [Python client](sdk.md)
+(`client.policy`), and on the page "Policies".
 
 ## Replay and dry run
 Every decision is stored with what the policy saw, so it can be made again. `holdfast decision replay` does so with

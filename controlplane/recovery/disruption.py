@@ -12,7 +12,7 @@ from controlplane.changes.assembly.counted import WINDOW_S
 from controlplane.changes.assembly.nodes import suspect_devices
 from controlplane.policy import disruption
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.disruption_counts import DisruptionCounts, OpenedBreaker
+from controlplane.policy.disruption_counts import ActKind, DisruptionCounts, OpenedBreaker
 from controlplane.policy.plan import Decision
 from controlplane.protocol.states import Mode
 from controlplane.recovery import counts
@@ -84,8 +84,11 @@ def guarded(decisions: list[Decision]) -> bool:
 
 def check(decision: Decision, config: PolicyConfig) -> None:
     """Raises Conflict where others have used up meanwhile what the pass thought was left. Under the fleet's lock."""
-    if decision.mode is Mode.ENFORCE and any(not act.proved for act in decision.acts):
+    bound = [act for act in decision.acts if not act.proved]
+    if decision.mode is Mode.ENFORCE and bound:
         why = disruption.exceeds(decision.acts, counted(), config)
+        if not why and any(act.kind is not ActKind.SAVE for act in bound) and recent_acts() >= config.max_acts:
+            why = f"{config.max_acts} destructive acts within the window: `max_acts`"
         if why:
             raise Conflict(f"the disruption budget is met: {why}")
 

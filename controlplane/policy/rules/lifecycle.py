@@ -381,8 +381,8 @@ def _out_of_time(snapshot: JobSnapshot) -> Decision:
     leave = attempt_live(snapshot) or _leaves(snapshot)
     sentence = (
         f"Its time limit of {settings.time_limit_s:.0f} s ends in {left_s:.0f} s, counted from its first attempt:"
-        f" {'its ranks save and leave' if leave else 'it is not placed again'}. Submitted again with a longer one it"
-        f" resumes from {'what they save' if leave else 'what is saved'}."
+        f" {'its ranks save and leave, and ' if leave else ''}it is not placed again. A job that is submitted in its"
+        " place begins at step 0."
     )
     decision = _end(snapshot, JobState.CANCELLED, "time_limit", sentence, left_s)
     evidence: dict[str, Scalar] = {"time_limit_s": settings.time_limit_s, "left_s": round(left_s, 3)}

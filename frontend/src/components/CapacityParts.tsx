@@ -1,12 +1,11 @@
 /* The fleet's devices by what they are in use for, who yields to whom, and which jobs end when. */
 import type { ReactElement } from "react";
-import { Link } from "react-router";
 import type { Capacity, CapacityCounts } from "../api/types";
 import { capacityRows, leftOut, USES } from "../lib/capacity";
 import { count, gpuSeconds, percent } from "../lib/format";
-import { paths } from "../lib/paths";
 import { Empty, Figure, Time } from "../ui/basics";
 import { Scroll } from "../ui/Scroll";
+import { JobName } from "./JobName";
 
 export function CapacityFigures({ capacity }: { capacity: Capacity }): ReactElement {
   const { counts } = capacity;
@@ -77,11 +76,11 @@ export function Yields({ capacity }: { capacity: Capacity }): ReactElement {
         <table>
           <thead><tr><th>Saves and yields</th><th className="num">Devices</th><th>To</th><th className="num">Expected loss</th></tr></thead>
           <tbody>
-            {capacity.yields.map((job) => (
-              <tr key={job.id}>
-                <td className="words beside"><Link to={paths.job(job.id)}>{job.name}</Link> <span className="muted">priority {job.priority}</span></td>
+            {capacity.yields.map((job, index) => (
+              <tr key={`${job.id} ${index}`}>
+                <td className="words beside"><JobName job={job} /> <span className="muted">priority {job.priority}</span></td>
                 <td className="num">{count(job.devices)}</td>
-                <td className="words beside">{job.to ? <><Link to={paths.job(job.to.id)}>{job.to.name}</Link> <span className="muted">priority {job.to.priority}</span></> : "a person asked"}</td>
+                <td className="words beside">{job.to ? <><JobName job={job.to} /> <span className="muted">priority {job.to.priority}</span></> : "a person asked"}</td>
                 <td className="num nowrap">{job.lost_gpu_s === null ? <span className="missing">not known</span> : gpuSeconds(job.lost_gpu_s)}</td>
               </tr>
             ))}
@@ -103,9 +102,9 @@ export function Ends({ capacity }: { capacity: Capacity }): ReactElement {
         <table>
           <thead><tr><th>Job</th><th className="num">Devices</th><th>Expected to end</th></tr></thead>
           <tbody>
-            {capacity.ends.map((job) => (
-              <tr key={job.id}>
-                <td className="words beside"><Link to={paths.job(job.id)}>{job.name}</Link> <span className="muted">priority {job.priority}</span></td>
+            {capacity.ends.map((job, index) => (
+              <tr key={`${job.id} ${index}`}>
+                <td className="words beside"><JobName job={job} /> <span className="muted">priority {job.priority}</span></td>
                 <td className="num">{count(job.devices)}</td>
                 <td className="nowrap">{job.leaves ? "it leaves now" : <Time at={job.expected_end_at} />}</td>
               </tr>

@@ -1,13 +1,11 @@
 /* Where a job that waits stands in the queue: what it needs, who is ahead, what would make room, and when. */
 import { useQuery } from "@tanstack/react-query";
 import type { ReactElement } from "react";
-import { Link } from "react-router";
 import * as queries from "../api/queries";
 import type { QueuedJob } from "../api/types";
-import { paths } from "../lib/paths";
-import { UNSEEN } from "../lib/projects";
 import { count } from "../lib/format";
 import { Figure, Panel, Time } from "../ui/basics";
+import { JobName } from "./JobName";
 
 export function QueuePlace({ jobId }: { jobId: string }): ReactElement | null {
   const queue = useQuery(queries.queue(jobId)).data;
@@ -27,13 +25,13 @@ export function QueuePlace({ jobId }: { jobId: string }): ReactElement | null {
       {queue.preempts.length > 0
         ? <p className="muted">Yielding their devices to it: {queue.preempts.map((job, index) => (
           <span key={`${job.id} ${index}`}>
-            {index > 0 ? ", " : ""}<Name job={job} /> (priority {job.priority}; {job.asked ? "saves now" : "asked next"}{job.lost_gpu_s === null ? "" : `, ${count(Math.round(job.lost_gpu_s))} GPU-seconds expected to be lost`})
+            {index > 0 ? ", " : ""}<JobName job={job} /> (priority {job.priority}; {job.asked ? "saves now" : "asked next"}{job.lost_gpu_s === null ? "" : `, ${count(Math.round(job.lost_gpu_s))} GPU-seconds expected to be lost`})
           </span>
         ))}.</p>
         : queue.outranks.length > 0 ? <p className="muted">It has a higher priority than: <Jobs jobs={queue.outranks} />. No preemption is planned now: {queue.no_preemption}.</p> : null}
       {queue.spared.length > 0
         ? <ul className="muted">{queue.spared.map((job, index) => (
-          <li key={`${job.id} ${index}`}><Name job={job} /> (priority {job.priority}) {job.why}{job.until_at ? <>, until <Time at={job.until_at} /></> : null}</li>
+          <li key={`${job.id} ${index}`}><JobName job={job} /> (priority {job.priority}) {job.why}{job.until_at ? <>, until <Time at={job.until_at} /></> : null}</li>
         ))}</ul>
         : null}
     </Panel>
@@ -45,14 +43,9 @@ function Jobs({ jobs }: { jobs: QueuedJob[] }): ReactElement {
     <>
       {jobs.map((job, index) => (
         <span key={`${job.id} ${index}`}>
-          {index > 0 ? ", " : ""}<Name job={job} /> (priority {job.priority}{job.expected_end_at ? <>, expected to end <Time at={job.expected_end_at} /></> : null})
+          {index > 0 ? ", " : ""}<JobName job={job} /> (priority {job.priority}{job.expected_end_at ? <>, expected to end <Time at={job.expected_end_at} /></> : null})
         </span>
       ))}
     </>
   );
-}
-
-/** Of a project that is not seen a job has neither name nor page. */
-function Name({ job }: { job: { id: string; name: string } }): ReactElement {
-  return job.id === UNSEEN ? <>{job.name}</> : <Link to={paths.job(job.id)}>{job.name}</Link>;
 }

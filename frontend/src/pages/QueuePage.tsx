@@ -5,6 +5,7 @@ import { Link } from "react-router";
 import * as queries from "../api/queries";
 import type { QueuedJob, WaitingJob } from "../api/types";
 import { CapacityFigures, CapacityTable, Ends, Yields } from "../components/CapacityParts";
+import { JobName } from "../components/JobName";
 import { count, gpuSeconds } from "../lib/format";
 import { paths } from "../lib/paths";
 import { Empty, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
@@ -73,8 +74,8 @@ function Row({ job }: { job: WaitingJob }): ReactElement {
       <td className="queue-why">
         {withoutPlace(job)}
         {frees.length > 0 ? <div className="muted">Room is expected when these have ended: <Jobs jobs={frees} />.</div> : null}
-        {job.preempts.map((each) => (
-          <div key={each.id}><Link to={paths.job(each.id)}>{each.name}</Link> (priority {each.priority}) {each.asked ? "saves and yields to it" : "is asked to yield next"}{each.lost_gpu_s === null ? "" : `, ${gpuSeconds(each.lost_gpu_s)} expected to be lost`}.</div>
+        {job.preempts.map((each, index) => (
+          <div key={`${each.id} ${index}`}><JobName job={each} /> (priority {each.priority}) {each.asked ? "saves and yields to it" : "is asked to yield next"}{each.lost_gpu_s === null ? "" : `, ${gpuSeconds(each.lost_gpu_s)} expected to be lost`}.</div>
         ))}
         {job.preempts.length === 0 && job.no_preemption !== "" ? <div className="muted">It outranks <Jobs jobs={job.outranks} />, of which none yields: {job.no_preemption}.</div> : null}
       </td>
@@ -96,7 +97,7 @@ function Jobs({ jobs }: { jobs: QueuedJob[] }): ReactElement {
   return (
     <>
       {jobs.slice(0, NAMED).map((job, index) => (
-        <span key={job.id}>{index > 0 ? ", " : ""}<Link to={paths.job(job.id)}>{job.name}</Link>{job.expected_end_at ? <> (<Time at={job.expected_end_at} />)</> : null}</span>
+        <span key={`${job.id} ${index}`}>{index > 0 ? ", " : ""}<JobName job={job} />{job.expected_end_at ? <> (<Time at={job.expected_end_at} />)</> : null}</span>
       ))}
       {more > 0 ? ` and ${count(more)} more` : ""}
     </>

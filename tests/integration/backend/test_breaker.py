@@ -153,3 +153,22 @@ def test_who_comes_second_under_the_lock_is_refused_what_the_first_has_used_up(j
     assert not disruption.guarded([proved])
     disruption.check(proved, selectors.of_fleet())
     assert timedelta(0) <= Act.objects.latest("id").at - ago(60.0)
+
+
+def test_the_cap_of_a_minute_is_counted_again_under_the_lock_too(job: Job) -> None:
+    policy(max_acts=1)
+    decision = fleet_pass.plan.Decision(
+        rule="replica_failure", choice="evict", reason_code="hang", sentence="s", key="k", actions=(), acts=(EVICT,)
+    )
+    disruption.check(decision, selectors.of_fleet())
+    Decision.objects.create(
+        job=job, rule="replica_failure", choice="evict", reason_code="hang", sentence="s", key="other", applied=True,
+        at=ago(1.0), policy_version="", snapshot=b"",
+    )  # fmt: skip
+    with pytest.raises(Conflict, match="max_acts"):
+        disruption.check(decision, selectors.of_fleet())
+    save = fleet_pass.plan.Decision(
+        rule="device_risk", choice="save", reason_code="risk", sentence="s", key="k", actions=(),
+        acts=(Done(kind=ActKind.SAVE),),
+    )  # fmt: skip
+    disruption.check(save, selectors.of_fleet())

@@ -147,6 +147,16 @@ def test_what_a_project_has_of_its_own_no_other_takes_by_priority(project: str, 
     assert [(victim.id, victim.borrows) for victim in same.victims] == [("b1", "")], "its own project's, by priority"
 
 
+def test_the_explanation_says_who_is_left_alone_for_its_own_projects_quota() -> None:
+    lends = shared(0, runs("blue", "own", 1, priority=100), projects=two())
+    found = explain([of("red", "urgent", priority=900)], lends, QUEUE, NOW_S, "urgent")
+    assert found is not None and [each.id for each in found.outranks] == ["own"]
+    assert found.no_preemption == "all of lower priority are left alone", "nobody may be asked"
+    assert [(each.id, each.why, each.until_s) for each in found.spared] == [
+        ("own", "has no more than its own project's quota", None)
+    ]
+
+
 def test_the_words_name_the_quota_the_borrowers_and_what_frees_it() -> None:
     lends = shared(1, runs("red", "r", 2), runs("green", "g", 3), projects=(*two(), Share(name="green", quota=8)))
     found = explain([of("red", "a")], lends, QUEUE, NOW_S, "a")

@@ -23,6 +23,7 @@ def test_it_leaves_when_its_grace_begins_and_is_killed_at_the_limit_and_no_later
     end, state, _ = decision.actions
     assert end == EndAttempt(number=1, grace_s=59.0) and state == SetJobState(to=JobState.CANCELLED)
     assert decision.reason_code == "time_limit" and "time limit of 600 s ends in 59 s" in decision.sentence
+    assert "begins at step 0" in decision.sentence, "each job has a folder of checkpoints of its own"
     late = only(limited(600.0, begun_s=NOW_S - 700.0), "lifecycle")
     assert late.actions[0].grace_s == 0.0, "found late: there is no time left to give"
 
