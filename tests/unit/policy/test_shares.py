@@ -153,7 +153,7 @@ def test_the_explanation_says_who_is_left_alone_for_its_own_projects_quota() -> 
     assert found is not None and [each.id for each in found.outranks] == ["own"]
     assert found.no_preemption == "all of lower priority are left alone", "nobody may be asked"
     assert [(each.id, each.why, each.until_s) for each in found.spared] == [
-        ("own", "has no more than its own project's quota", None)
+        ("own", "runs within the quota of its project, which no other project's job takes by priority", None)
     ]
 
 
