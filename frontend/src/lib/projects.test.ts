@@ -1,7 +1,12 @@
 import { describe, expect, it } from "vitest";
-import { fullness, limitText, visibilityText } from "./projects";
+import { fullness, lendsText, limitText, visibilityText } from "./projects";
 
 describe("a quota", () => {
+  it("is what is lent of: without one nothing is", () => {
+    expect(lendsText({ quota_gpus: null, lend_limit_gpus: null })).toBe("none");
+    expect(lendsText({ quota_gpus: 8, lend_limit_gpus: null })).toBe("no limit");
+    expect(lendsText({ quota_gpus: 8, lend_limit_gpus: 2 })).toBe("2");
+  });
   it("is as full as what is used of it, beyond it too", () => {
     expect(fullness({ quota_gpus: 8, in_use_gpus: 4 })).toBe(0.5);
     expect(fullness({ quota_gpus: 8, in_use_gpus: 12 })).toBe(1.5);

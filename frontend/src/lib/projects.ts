@@ -6,6 +6,11 @@ export function limitText(limit: number | null): string {
   return limit === null ? "no limit" : String(limit);
 }
 
+/** How many GPUs it lends others; one without a quota has none of its own to lend. */
+export function lendsText(project: Pick<Project, "quota_gpus" | "lend_limit_gpus">): string {
+  return project.quota_gpus === null ? "none" : limitText(project.lend_limit_gpus);
+}
+
 /** How full the quota is, from 0 on; null where there is none. A quota of 0 is full as soon as something is used. */
 export function fullness(project: Pick<Project, "quota_gpus" | "in_use_gpus">): number | null {
   if (project.quota_gpus === null) return null;

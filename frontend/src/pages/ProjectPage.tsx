@@ -7,7 +7,7 @@ import type { ProjectDetail } from "../api/types";
 import { count, words } from "../lib/format";
 import { ENDED_STATES } from "../lib/jobnow";
 import { paths } from "../lib/paths";
-import { limitText, visibilityText } from "../lib/projects";
+import { lendsText, limitText, visibilityText } from "../lib/projects";
 import { Empty, Figure, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
 import { Scroll } from "../ui/Scroll";
 import { STYLES, StateBadge } from "../ui/states";
@@ -44,7 +44,7 @@ function Usage({ project }: { project: ProjectDetail }): ReactElement {
       <Figure label="In use" value={count(project.in_use_gpus)} note={project.borrowed_gpus > 0 ? `${project.borrowed_gpus} of them borrowed` : "nothing borrowed"} tone={project.borrowed_gpus > 0 ? "warn" : undefined} />
       <Figure label="Waiting" value={count(project.waiting_gpus)} note={`for ${count(project.waiting_jobs)} ${project.waiting_jobs === 1 ? "job" : "jobs"}`} />
       <Figure label="May borrow" value={limitText(project.borrow_limit_gpus)} note="of what others leave unused" />
-      <Figure label="May lend" value={limitText(project.lend_limit_gpus)} note="of what it leaves unused" />
+      <Figure label="May lend" value={lendsText(project)} note={project.quota_gpus === null ? "it has no quota" : "of what it leaves unused"} />
       <Figure label="Highest priority" value={String(project.max_priority)} note={`weight ${project.weight}`} />
     </dl>
   );
