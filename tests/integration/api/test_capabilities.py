@@ -16,6 +16,7 @@ from controlplane.jobs.models import Job, Rank, Replica
 from controlplane.policy.capabilities import STANDS
 from controlplane.policy.transitions import TABLES
 from controlplane.recovery import deadletter
+from controlplane.recovery.disruption_models import Breaker
 from controlplane.recovery.models import DeadLetter, Decision, Incident, LetterState, Request
 from controlplane.runtime.clock import now
 from controlplane.runtime.errors import Conflict
@@ -42,8 +43,9 @@ ACTS = {
     "incidents": ("acknowledge",),
     "decisions": ("approve", "reject", "hold"),
     "requests": ("withdraw",),
+    "breakers": ("close",),
 }
-STATELESS = {"tokens", "join-tokens"}
+STATELESS = {"tokens", "join-tokens", "projects"}
 
 
 @pytest.fixture
@@ -93,6 +95,17 @@ def test_a_decision(caller: Any, job: Job, mode: str, verdict: str, act: str) ->
     assert set(found) == {"approve", "reject", "hold"}
     assert bool(found[act]) is (mode == "enforce" or (verdict, act) == ("rejected", "reject"))
     holds(admin, "decisions", "dec_1", act, found)
+
+
+@pytest.mark.parametrize("open_", [True, False])
+def test_a_breaker(db: None, caller: Any, open_: bool) -> None:
+    ended = {} if open_ else {"closed_at": now(), "closed_by": "user:ada", "close_reason": "r"}
+    Breaker.objects.create(id="brk_1", code="burst", reason="r", opened_at=now(), **ended)
+    admin = caller("admin")
+    (found,) = admin.get("/breakers").json()["items"]
+    assert set(found["capabilities"]) == {"close"}
+    assert (found["capabilities"]["close"] == "") is open_
+    holds(admin, "breakers", "brk_1", "close", found["capabilities"])
 
 
 @pytest.mark.parametrize("placed", [True, False])
