@@ -27,7 +27,11 @@ NEVER = 10_000
 URGENT_STEPS = 90
 KILLED_AT = 10
 PATIENT_S = 60.0
-pytestmark = [pytest.mark.scenes, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.scenes,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif("HOLDFAST_TEST_RELEASE" not in os.environ, reason="long: `make test-release` runs it"),
+]
 
 
 @pytest.fixture(scope="module")
