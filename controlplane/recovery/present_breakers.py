@@ -1,12 +1,15 @@
 """Breakers as the API, the page and the events' patches show them."""
 
+from datetime import timedelta
 from typing import Any
 
 from django.db.models import QuerySet
 
+from controlplane.changes.assembly.counted import WINDOW_S
 from controlplane.jobs.models import Rank
 from controlplane.policy import capabilities
 from controlplane.policy.facts import TERMINAL_JOB
+from controlplane.policy.rules import replica_failure
 from controlplane.recovery.disruption_models import Breaker
 from controlplane.recovery.models import Decision
 from controlplane.runtime.clock import iso
@@ -27,7 +30,11 @@ def open_ones() -> list[dict[str, Any]]:
 
 def breaker_summary(row: Breaker) -> dict[str, Any]:
     """One that is open, or was, with what waits for it: jobs of which something was held, and their devices."""
-    held = Decision.objects.filter(choice=HOLD, at__gte=row.opened_at, job__isnull=False)
+    # A job's pass may meet the cap before the fleet's opens the breaker for it.
+    since = row.opened_at - timedelta(seconds=WINDOW_S)
+    held = Decision.objects.filter(
+        rule=replica_failure.RULE, choice=HOLD, at__gte=since, job__isnull=False, evidence__segment=row.segment
+    )
     if row.closed_at is not None:
         held = held.filter(at__lte=row.closed_at)
     jobs = set(held.order_by().values_list("job_id", flat=True).distinct())

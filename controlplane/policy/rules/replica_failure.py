@@ -15,7 +15,7 @@ import msgspec
 from controlplane.policy import ways
 from controlplane.policy.apart import parts_of, share, together
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.disruption import is_held, why_held
+from controlplane.policy.disruption import Hold, is_held, why_held
 from controlplane.policy.ends import restart_reason
 from controlplane.policy.facts import (
     about,
@@ -283,7 +283,8 @@ def _hold(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     kept = held(snapshot, config)
     if not kept:
         return ()
-    stopped = _stopped_by(snapshot, config, kept)
+    by = why_held(snapshot, config, sorted({node_id for failure in kept for node_id in failure.replica.node_ids}))
+    stopped = _stopped(by)
     return (
         Decision(
             rule=RULE,
@@ -298,6 +299,8 @@ def _hold(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
                 "suspect_devices": snapshot.suspect_devices,
                 "fleet_devices": snapshot.fleet_devices,
                 "acts_last_window": snapshot.acts_last_window,
+                "held_by": by.code if by is not None else "",
+                "segment": by.segment if by is not None else "",
                 **{f"acts_{kind}": number for kind, number in sorted(snapshot.disruption.acts.items())},
             },
             signal_ids=tuple(signal for failure in kept for signal in failure.signal_ids),
@@ -311,9 +314,8 @@ def _until(snapshot: JobSnapshot, config: PolicyConfig) -> str:
     return "a person closes the breaker"
 
 
-def _stopped_by(snapshot: JobSnapshot, config: PolicyConfig, kept: tuple[Failure, ...]) -> str:
-    """What keeps us from acting on silence, in the order in which it is asked (`disruption.why_held`)."""
-    found = why_held(snapshot, config, sorted({node_id for failure in kept for node_id in failure.replica.node_ids}))
+def _stopped(found: Hold | None) -> str:
+    """What keeps us from acting on silence."""
     why = found.sentence if found is not None else "as much is done in this pass as the disruption budget allows"
     return f"Automation is stopped: {why}"
 

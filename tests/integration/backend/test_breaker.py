@@ -14,14 +14,18 @@ from controlplane.policy.disruption import is_held
 from controlplane.policy.disruption_counts import Act as Done
 from controlplane.policy.disruption_counts import ActKind
 from controlplane.policy.document import Ground
-from controlplane.recovery import breaker_rows, disruption, fleet_pass, gauges
+from controlplane.protocol import frames
+from controlplane.protocol.states import Phase, Section
+from controlplane.recovery import breaker_rows, disruption, fleet_pass, gauges, health_gate
 from controlplane.recovery.disruption_models import Act, Breaker
 from controlplane.recovery.load import load_snapshot
 from controlplane.recovery.models import Decision, Signal
+from controlplane.recovery.present_breakers import breaker_summary
+from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import ago
 from controlplane.runtime.errors import Conflict, NotFound
 from controlplane.runtime.models import Event
-from tests.integration.backend.builders import Fleet, make_fleet, run_job
+from tests.integration.backend.builders import Fleet, live_ranks, make_fleet, ref_of, run_job
 
 pytestmark = pytest.mark.django_db
 EVICT = Done(kind=ActKind.EVICT, segments=("rack-1", "rack-2"))
@@ -97,6 +101,28 @@ def test_a_failure_domains_breaker_holds_what_touches_it_and_nothing_else(job: J
     fleet_pass.reconcile_fleet()
     assert list(Breaker.objects.values_list("segment", "code")) == [("rack-1", "cordon")]
     assert held(job, first.id) and not held(job, second.id) and not held(job)
+
+
+def test_what_waits_for_a_breaker_is_what_it_holds_also_from_before_it_was_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(health_gate, "is_blind", lambda: False)
+    fleet = make_fleet(4)
+    job = run_job(fleet)
+    policy(max_evictions=1, max_evictions_of_segment=1)
+    breaker_rows.note((Done(kind=ActKind.EVICT, segments=("rack-9",)),), "dec_1")
+    rank = live_ranks(job)[0]
+    late = frames.RankOverdue(ref_of(rank), Section.STEP, Phase.COMPUTE, 1, 70.0, 60.0, 0.0)
+    fleet.tell(rank.node.name, late)
+    reconcile_job(job.id)
+    (held_one,) = Decision.objects.filter(choice="hold")
+    assert held_one.evidence["held_by"] == "evict"
+    fleet_pass.reconcile_fleet()
+    shown = {row.segment: breaker_summary(row) for row in Breaker.objects.all()}
+    assert {name: (one["held_jobs"], one["held_gpus"]) for name, one in shown.items()} == {
+        "": (1, len(live_ranks(job))),
+        "rack-9": (0, 0),
+    }
 
 
 def silent(job: Job, fleet: Fleet) -> None:
