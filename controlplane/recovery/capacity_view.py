@@ -5,10 +5,11 @@ only where a finding accuses one.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from django.db.models import Count, Q
+from msgspec.structs import replace
 
 from controlplane.access.rights import Rights
 from controlplane.fleet.models import Device, Node
@@ -46,8 +47,9 @@ def capacity(rights: Rights) -> Json:
     found = by_segment(shares())
     types = [_type(model, segments) for model, segments in found.items()]
     types.sort(key=lambda each: (-each["counts"]["devices"], each["gpu_type"]))
-    ends, to = ending(holders, moment_s), stakes.yielding()
-    yields = [holder for holder in holders if holder.id in to]
+    ends, whole = ending(holders, moment_s), stakes.yielding()
+    to = {job_id: urgent for job_id, (urgent, _) in stakes.giving().items()} | whole
+    yields = [each for each in holders if each.id in whole or (each.id in to and each.gives)]
     return {
         "as_of_seq": seq,
         "at": iso(from_s(moment_s)),
@@ -57,8 +59,8 @@ def capacity(rights: Rights) -> Json:
         "types_left_out": max(0, len(types) - TYPES),
         "ends": [_end(end) for end in ends[:LISTED]],
         "ends_count": len(ends),
-        "ends_unknown": len(holders) - len({end.holder.id for end in ends}),
-        "yields": _yields(rights, yields[:LISTED], to),
+        "ends_unknown": sum(not each.leaves and each.ends_s is None for each in holders),
+        "yields": _yields(rights, yields[:LISTED], to, whole),
         "yields_count": len(yields),
     }
 
@@ -163,8 +165,9 @@ def _job(holder: Holder) -> Json:
     return {"id": id_, "name": holder.name, "priority": holder.priority, "devices": devices}
 
 
-def _yields(rights: Rights, holders: Sequence[Holder], to: Mapping[str, str]) -> list[Json]:
-    """With the job that each yields to, and what that was expected to cost when it was asked."""
+def _yields(rights: Rights, holders: Sequence[Holder], to: Mapping[str, str], whole: Collection[str]) -> list[Json]:
+    """With the job that each yields to, and what that was expected to cost when it was asked; those that are not
+    among the `whole` give replicas alone."""
     urgent = {to[holder.id] for holder in holders} - {""}
     rows = Job.objects.filter(pk__in=urgent).values_list("id", "project", "name", "priority")
     named = {
@@ -175,8 +178,9 @@ def _yields(rights: Rights, holders: Sequence[Holder], to: Mapping[str, str]) ->
     }
     prices = stakes.expected(urgent) if urgent else {}
     return [
-        _job(holder)
+        _job(holder if holder.id in whole else replace(holder, devices=holder.gives))
         | {
+            "trains_on": holder.id not in whole,
             "to": named[to[holder.id]] | {"expected_end_at": None} if to[holder.id] in named else None,
             "lost_gpu_s": prices.get(holder.id),
         }

@@ -98,8 +98,9 @@ def _words(answer: Mapping[str, Any]) -> Iterator[str]:
     yield f"\nWaiting jobs: {answer['waiting']} (holdfast queue)."
     for job in answer["yields"]:
         to = f"to {job['to']['name']} (priority {job['to']['priority']})" if job["to"] else "because a person asked"
+        does = "trains on without" if job["trains_on"] else "saves and yields"
         price = "" if job["lost_gpu_s"] is None else f"; {job['lost_gpu_s']:.0f} GPU-seconds are expected to be lost"
-        yield f"{job['name']} (priority {job['priority']}) saves and yields {job['devices']} devices {to}{price}."
+        yield f"{job['name']} (priority {job['priority']}) {does} {job['devices']} devices {to}{price}."
     for job in answer["ends"]:
         when = "leaves now" if job["leaves"] else f"is expected to end {job['expected_end_at']}"
         yield f"{job['name']} (priority {job['priority']}), {job['devices']} devices, {when}."

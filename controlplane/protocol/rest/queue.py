@@ -144,13 +144,15 @@ class ExpectedEnd(Answer, frozen=True, kw_only=True):
 
 
 class Yielding(Answer, frozen=True, kw_only=True):
-    """A running job that saves and yields its `devices`: to the job `to`, or because a person asked (null). What that
-    is expected to cost, in GPU-seconds; null: not known."""
+    """A running job that yields its `devices`: to the job `to`, or because a person asked (null). `trains_on`: they are
+    those of some of its replicas, and the others train on; else it saves and yields all. What that is expected to
+    cost, in GPU-seconds; null: not known."""
 
     id: str
     name: str
     priority: int
     devices: int
+    trains_on: bool
     to: QueuedJob | None
     lost_gpu_s: float | None
 

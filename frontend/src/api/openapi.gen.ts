@@ -5474,8 +5474,9 @@ export interface components {
         };
         /**
          * Yielding
-         * @description A running job that saves and yields its `devices`: to the job `to`, or because a person asked (null). What that
-         *         is expected to cost, in GPU-seconds; null: not known.
+         * @description A running job that yields its `devices`: to the job `to`, or because a person asked (null). `trains_on`: they are
+         *         those of some of its replicas, and the others train on; else it saves and yields all. What that is expected to
+         *         cost, in GPU-seconds; null: not known.
          */
         Yielding: {
             devices: number;
@@ -5484,6 +5485,7 @@ export interface components {
             name: string;
             priority: number;
             to: components["schemas"]["QueuedJob"] | null;
+            trains_on: boolean;
         };
     };
     responses: {

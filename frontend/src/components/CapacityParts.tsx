@@ -74,11 +74,11 @@ export function Yields({ capacity }: { capacity: Capacity }): ReactElement {
     <>
       <Scroll label="Who yields to whom">
         <table>
-          <thead><tr><th>Saves and yields</th><th className="num">Devices</th><th>To</th><th className="num">Expected loss</th></tr></thead>
+          <thead><tr><th>Yields</th><th className="num">Devices</th><th>To</th><th className="num">Expected loss</th></tr></thead>
           <tbody>
             {capacity.yields.map((job, index) => (
               <tr key={`${job.id} ${index}`}>
-                <td className="words beside"><JobName job={job} /> <span className="muted">priority {job.priority}</span></td>
+                <td className="words beside"><JobName job={job} /> <span className="muted">priority {job.priority}{job.trains_on ? "; it trains on without these" : ""}</span></td>
                 <td className="num">{count(job.devices)}</td>
                 <td className="words beside">{job.to ? <><JobName job={job.to} /> <span className="muted">priority {job.to.priority}</span></> : "a person asked"}</td>
                 <td className="num nowrap">{job.lost_gpu_s === null ? <span className="missing">not known</span> : gpuSeconds(job.lost_gpu_s)}</td>

@@ -6,7 +6,7 @@ import type { Capacity } from "../api/types";
 import { UNSEEN } from "../lib/projects";
 import { Ends, Yields } from "./CapacityParts";
 
-const hidden = { id: UNSEEN, name: "a private job", priority: 500, devices: 8, expected_end_at: null, leaves: true, lost_gpu_s: null, to: null };
+const hidden = { id: UNSEEN, name: "a private job", priority: 500, devices: 8, expected_end_at: null, leaves: true, lost_gpu_s: null, trains_on: false, to: null };
 const own = { ...hidden, id: "job_1", name: "mine", to: { id: UNSEEN, name: "a private job", priority: 900, expected_end_at: null } };
 const capacity = { yields: [hidden, hidden, own], yields_count: 3, ends: [hidden, hidden, own], ends_count: 3, ends_unknown: 0 } as unknown as Capacity;
 

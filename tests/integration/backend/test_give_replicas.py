@@ -5,11 +5,12 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from controlplane.jobs.models import Attempt, Job, Replica
+from controlplane.access.rights import EVERYTHING
+from controlplane.jobs.models import Attempt, Job, JobPace, Replica
 from controlplane.jobs.services import cancel_job, submit_job
 from controlplane.protocol import frames
 from controlplane.protocol import spec as specs
-from controlplane.recovery import queue_view
+from controlplane.recovery import capacity_view, queue_view
 from controlplane.recovery.models import Decision, Incident, Request, Restart
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import now
@@ -83,6 +84,12 @@ def test_one_replica_leaves_for_the_urgent_job_and_comes_back_when_that_has_ende
     ((index, _),) = request.gives
     reconcile_job(long.id)
     assert (asked(), attempt_of(long).yielded) == ([(long.name, "taken")], 1)
+    shown = capacity_view.capacity(EVERYTHING)
+    (given,) = shown["yields"]
+    assert (given["name"], given["devices"], given["trains_on"], given["to"]["name"]) == (long.name, 2, True, "urgent")
+    JobPace.objects.all().delete()
+    shown = capacity_view.capacity(EVERYTHING)
+    assert (shown["ends_count"], shown["ends_unknown"]) == (1, 1), "what leaves, and nobody knows when the rest ends"
     change_view(fleet, long, 3)
     reconcile_job(long.id)
     ends(fleet, long, index)
