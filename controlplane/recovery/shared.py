@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 
 from controlplane.fleet.models import Node
 from controlplane.policy.rules import common_stall
-from controlplane.policy.shared_causes import OF_NODES, SILENT, JobIncident, shared
+from controlplane.policy.shared_causes import OF_NODES, SILENT, JobIncident, Shared, shared
 from controlplane.protocol.states import IncidentState
 from controlplane.recovery import shared_rows
 from controlplane.recovery.models import Decision, Incident, Signal
@@ -19,28 +19,38 @@ STORAGE_STALL = "storage_stall"
 
 
 def waits() -> bool:
-    """Two jobs have an incident, or one of several is not over."""
-    jobs = _live().order_by().values_list("job_id", flat=True).distinct()
-    return len(jobs[:2]) > 1 or _wholes().exists()
+    """A cause of two jobs is not linked yet, or one of several jobs is over. Asked without the lock."""
+    return bool(_unlinked()) or _over().exists()
 
 
 def merge() -> int:
     """Link what has one cause, and close what is over; returns how many rows changed."""
+    linked = sum(shared_rows.link(found, parts) for found, parts in _unlinked())
+    return linked + sum(shared_rows.end(whole) for whole in _over())
+
+
+def _unlinked() -> list[tuple[Shared, list[Incident]]]:
+    """Each with its incidents, of which one at least is no part of anything. Only nodes that findings name are read."""
     rows = {row.id: row for row in _live()}
-    segments = dict(Node.objects.filter(revoked_at=None).values_list("id", "segment"))
-    names = dict(Node.objects.values_list("id", "name"))
-    changed = 0
-    for found in shared(_described(rows), segments, names):
-        changed += shared_rows.link(found, [rows[part] for part in found.parts])
-    return changed + sum(shared_rows.end(whole) for whole in _wholes())
+    if len({row.job_id for row in rows.values()}) < 2:
+        return []
+    described = _described(rows)
+    named = sorted({node_id for each in described for node_id in each.named})
+    nodes = Node.objects.filter(pk__in=named).values_list("id", "name", "segment", "revoked_at")
+    names = {node_id: name for node_id, name, _, _ in nodes}
+    segments = {node_id: segment for node_id, _, segment, revoked_at in nodes if revoked_at is None}
+    found = [(each, [rows[part] for part in each.parts]) for each in shared(described, segments, names)]
+    return [(each, parts) for each, parts in found if any(part.part_of_id is None for part in parts)]
 
 
 def _live() -> QuerySet[Incident]:
     return Incident.objects.filter(job__isnull=False).exclude(state=IncidentState.RESOLVED).order_by("opened_at", "id")
 
 
-def _wholes() -> QuerySet[Incident]:
-    return Incident.objects.exclude(shared="").exclude(state=IncidentState.RESOLVED).order_by("id")
+def _over() -> QuerySet[Incident]:
+    """Those of several jobs that stand open, and none of whose parts does."""
+    wholes = Incident.objects.exclude(shared="").exclude(state=IncidentState.RESOLVED).order_by("id")
+    return wholes.exclude(pk__in=_live().filter(part_of__isnull=False).values("part_of"))
 
 
 def _described(rows: dict[str, Incident]) -> list[JobIncident]:

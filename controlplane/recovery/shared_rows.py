@@ -39,10 +39,8 @@ def link(found: Shared, parts: list[Incident]) -> int:
 
 
 def end(whole: Incident) -> int:
-    """It is over when each of its parts is: as the worst of them."""
+    """Each of its parts is over: it ends as the worst of them. Returns 1."""
     parts = list(whole.parts.all())
-    if any(row.state != IncidentState.RESOLVED for row in parts):
-        return 0
     outcomes = {row.outcome for row in parts}
     outcome = next((each for each in WORST if each in outcomes), IncidentOutcome.RECOVERED)
     note = f"All {len(parts)} incidents that were parts of it are over."

@@ -8,7 +8,7 @@ from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
 from controlplane.protocol.spec import JobSpec, Metadata
 from controlplane.protocol.states import IncidentOutcome, IncidentState
-from controlplane.recovery import fleet_pass
+from controlplane.recovery import fleet_pass, shared
 from controlplane.recovery.models import Incident, Signal
 from controlplane.runtime.clock import ago
 from controlplane.runtime.models import Event
@@ -39,6 +39,7 @@ def test_a_rack_that_goes_under_two_jobs_is_one_incident_until_both_are_over() -
     incident(second, nodes[1], "inc_2")
     fleet_pass.reconcile_fleet()
     fleet_pass.reconcile_fleet()
+    assert not shared.waits(), "what is linked already asks for no lock"
     whole = Incident.objects.exclude(shared="").get()
     assert (whole.job, whole.shared, whole.state) == (None, "segment", IncidentState.OPEN)
     assert whole.title == "2 nodes of rack-1 are not heard: 2 jobs"
@@ -54,6 +55,7 @@ def test_a_rack_that_goes_under_two_jobs_is_one_incident_until_both_are_over() -
     Incident.objects.filter(pk="inc_1").update(state=IncidentState.RESOLVED, outcome=IncidentOutcome.RECOVERED)
     fleet_pass.reconcile_fleet()
     assert Incident.objects.get(pk=whole.pk).state == IncidentState.OPEN
+    assert not shared.waits(), "one part is open"
     Incident.objects.filter(pk="inc_2").update(state=IncidentState.RESOLVED, outcome=IncidentOutcome.LOST)
     fleet_pass.reconcile_fleet()
     whole.refresh_from_db()
