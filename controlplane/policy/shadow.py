@@ -15,6 +15,7 @@ import msgspec
 
 from controlplane.policy.continuable import RULES, is_act, same_act
 from controlplane.policy.replay import Difference
+from controlplane.protocol.rest.shadow import ShadowScore
 
 ERRORS = 2.0
 """So many standard deviations a difference must be beyond, to count as one."""
@@ -65,22 +66,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     spread_gpu_s: float = 0.0
 
 
-class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """`incidents` that are in the sums, each once; `live_gpu_s` of those that are known. `error_gpu_s`: the change is
-    known to so much either way. `continued` and `expected` say how the differing decisions were priced."""
-
-    decisions: int
-    days: float
-    differing: int
-    continued: int
-    expected: int
-    unpriced: int
-    incidents: int
-    live_gpu_s: float
-    change_gpu_s: float
-    error_gpu_s: float
-
-
 def agreement_of(change: Difference | None, *, rule: str) -> Agreement:
     """None: the candidate decides the same, byte for byte."""
     if change is None:
@@ -114,7 +99,7 @@ def matrix_of(verdicts: Iterable[Verdict]) -> Mapping[str, Mapping[Agreement, in
     return dict(sorted(found.items()))
 
 
-def score_of(verdicts: Iterable[Verdict], *, days: float) -> Score:
+def score_of(verdicts: Iterable[Verdict], *, days: float) -> ShadowScore:
     """Of all that was judged. Of one incident the first decision with a change counts: a continued world plays what
     follows as well, so that later decisions of it need no price."""
     every = list(verdicts)
@@ -125,7 +110,7 @@ def score_of(verdicts: Iterable[Verdict], *, days: float) -> Score:
             first.setdefault(each.incident or f"decision {number}", each)
     known = [each for each in differing if each.change_gpu_s is not None or each.incident in first]
     live = {each.incident: each.live_gpu_s for each in every if each.incident and each.live_gpu_s is not None}
-    return Score(
+    return ShadowScore(
         decisions=len(every),
         days=days,
         differing=len(differing),
@@ -139,7 +124,7 @@ def score_of(verdicts: Iterable[Verdict], *, days: float) -> Score:
     )
 
 
-def below(score: Score, bar: Bar) -> tuple[str, ...]:
+def below(score: ShadowScore, bar: Bar) -> tuple[str, ...]:
     """Why the candidate may not be promoted; (): it may."""
     allowed_gpu_s = bar.tolerance * score.live_gpu_s
     worst_gpu_s = score.change_gpu_s + score.error_gpu_s
@@ -164,7 +149,7 @@ def below(score: Score, bar: Bar) -> tuple[str, ...]:
     return tuple(reason for holds, reason in checks if holds)
 
 
-def dropped(score: Score, bar: Bar) -> str:
+def dropped(score: ShadowScore, bar: Bar) -> str:
     """Of a promoted policy, watched by the one before it: why it falls back; "": it stays. Here the change is what the
     one before would have wasted more, so far below 0 says that it was the better one."""
     saved_gpu_s = -score.change_gpu_s - score.error_gpu_s
@@ -177,6 +162,6 @@ def dropped(score: Score, bar: Bar) -> str:
     )
 
 
-def watched_enough(score: Score, bar: Bar) -> bool:
+def watched_enough(score: ShadowScore, bar: Bar) -> bool:
     """The watch may end: as much was compared as a promotion asks for."""
     return score.decisions >= bar.min_decisions and score.days >= bar.min_days

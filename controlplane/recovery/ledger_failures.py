@@ -3,7 +3,8 @@
 from datetime import datetime
 
 from controlplane.policy.ledger.account import Account
-from controlplane.policy.ledger.failures import Failure, Failures, failures_of, up_s
+from controlplane.policy.ledger.failures import Failure, failures_of, up_s
+from controlplane.protocol.rest.ledger import LedgerFailures
 from controlplane.recovery.ledger_load import Scope
 from controlplane.recovery.models import Incident
 from controlplane.recovery.phases import recovery_s
@@ -12,7 +13,7 @@ from controlplane.runtime.clock import from_s
 FAULT, DETECTED = "fault", "detected"
 
 
-def failures(scope: Scope, found: Account) -> Failures | None:
+def failures(scope: Scope, found: Account) -> LedgerFailures | None:
     """Of the window that was judged; None of one node, as failures are of jobs."""
     return (
         None

@@ -1,12 +1,11 @@
 """The GPU-second ledger as the API answers it (`protocol.rest.Ledger`). Reads rows; the core counts."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Literal
 
 import msgspec
 from django.conf import settings
-from django.db.models import Q
 
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
@@ -16,7 +15,7 @@ from controlplane.recovery import ledger_pass
 from controlplane.recovery.ledger_failures import failures
 from controlplane.recovery.ledger_load import Scope, load
 from controlplane.recovery.models import Decision, Incident
-from controlplane.recovery.selectors import of_all
+from controlplane.recovery.selectors import Only, of_all
 from controlplane.runtime import events
 from controlplane.runtime.clock import from_s, iso
 from controlplane.runtime.pieces import batched
@@ -31,9 +30,7 @@ UNSEEN = (CauseKind.NONE.value, "unseen")
 """The row of what is not told in particular."""
 
 
-def ledger(
-    scope: Scope, *, by: By, since_s: float, until_s: float, limit: int, only: Callable[..., Q] = of_all
-) -> Json:
+def ledger(scope: Scope, *, by: By, since_s: float, until_s: float, limit: int, only: Only = of_all) -> Json:
     """All of the answer; `limit` rows at most, the largest first. Jobs that `only` leaves out, and what happened to
     them, are one row together."""
     seq, found = events.newest_seq(), judged(scope, since_s, until_s, by_node=by == "node")
@@ -99,7 +96,7 @@ def _money(gpu_s: float) -> float | None:
     return None if price is None else gpu_s / HOUR_S * price
 
 
-def _rows(amounts: dict[Key, float], by: By, found: Account, only: Callable[..., Q]) -> list[Json]:
+def _rows(amounts: dict[Key, float], by: By, found: Account, only: Only) -> list[Json]:
     total = sum(amounts.values())
     waits = {(CauseKind.JOB.value, job.job) for job in found.jobs} if by == "job" else set()
     # Of a cause that many share, what it cost jobs that are not seen is in their row.
@@ -132,7 +129,7 @@ def _rows(amounts: dict[Key, float], by: By, found: Account, only: Callable[...,
     return sorted(rows, key=lambda row: (-row["gpu_s"], row["kind"], row["id"]))
 
 
-def _unseen(names: Collection[tuple[str, str]], only: Callable[..., Q]) -> Collection[tuple[str, str]]:
+def _unseen(names: Collection[tuple[str, str]], only: Only) -> Collection[tuple[str, str]]:
     """Those that are a job which `only` leaves out, or happened to one."""
     found: set[tuple[str, str]] = set()
     for kind, model, path in (

@@ -19,7 +19,6 @@ from controlplane.policy.document import config_of
 from controlplane.policy.shadow import (
     Agreement,
     PricedBy,
-    Score,
     Verdict,
     agreement_of,
     dropped,
@@ -30,6 +29,7 @@ from controlplane.policy.shadow import (
 from controlplane.protocol.ids import make_id
 from controlplane.protocol.ledger import CauseKind, TimeClass
 from controlplane.protocol.rest.policy import ReplayCase
+from controlplane.protocol.rest.shadow import ShadowScore
 from controlplane.recovery import ledger_pass, ledger_view
 from controlplane.recovery.ledger_load import Scope
 from controlplane.recovery.models import Incident
@@ -203,7 +203,7 @@ def days_of(run: ShadowRun) -> float:
     return ((run.ended_at or now()) - run.started_at).total_seconds() / DAY_S
 
 
-def score(run: ShadowRun) -> Score:
+def score(run: ShadowRun) -> ShadowScore:
     """Of all that was compared."""
     return score_of(verdicts_of(run), days=days_of(run))
 

@@ -11,6 +11,7 @@ import msgspec
 
 from controlplane.policy.ledger.account import Account, Key
 from controlplane.protocol.ledger import TimeClass
+from controlplane.protocol.rest.ledger import LedgerFailures
 
 TRAINED = frozenset({TimeClass.PRODUCTIVE, TimeClass.DEGRADED, TimeClass.CHECKPOINT, TimeClass.LOST_WORK})
 """Steps were made, also those that a restart took back later."""
@@ -24,25 +25,12 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     recovered_s: float | None
 
 
-class Failures(msgspec.Struct, frozen=True, kw_only=True):
-    """So many `failures` in `up_s` seconds of training; `detected` and `recovered` of them have that time. Means in
-    seconds; None: there was nothing to observe."""
-
-    failures: int
-    up_s: float
-    detected: int
-    recovered: int
-    mttf_s: float | None
-    mttd_s: float | None
-    mttr_s: float | None
-
-
-def failures_of(found: Iterable[Failure], up_s: float) -> Failures:
+def failures_of(found: Iterable[Failure], up_s: float) -> LedgerFailures:
     """The means."""
     every = list(found)
     detected = [each.detected_s for each in every if each.detected_s is not None]
     recovered = [each.recovered_s for each in every if each.recovered_s is not None]
-    return Failures(
+    return LedgerFailures(
         failures=len(every),
         up_s=up_s,
         detected=len(detected),

@@ -12,7 +12,6 @@ from controlplane.policy.shadow import (
     Agreement,
     Bar,
     PricedBy,
-    Score,
     Verdict,
     agreement_of,
     below,
@@ -22,6 +21,7 @@ from controlplane.policy.shadow import (
     score_of,
     watched_enough,
 )
+from controlplane.protocol.rest.shadow import ShadowScore
 from controlplane.protocol.states import JobState, Mode
 
 from .builders import change
@@ -33,7 +33,7 @@ ACT = Decision(
 )  # fmt: skip
 HOLD = change(ACT, choice="hold", actions=(), cost_gpu_s=None)
 BAR = Bar(min_decisions=2, min_days=1.0, max_unpriced=0.1, tolerance=0.02)
-GOOD = Score(
+GOOD = ShadowScore(
     decisions=10, days=2.0, differing=4, continued=4, expected=0, unpriced=0, incidents=4, live_gpu_s=1000.0,
     change_gpu_s=-50.0, error_gpu_s=10.0,
 )  # fmt: skip
