@@ -1,5 +1,7 @@
 """Rows of acts and breakers: what `recovery.commit` has of the core, and a person's closing (ADR 0048)."""
 
+from datetime import timedelta
+
 from django.db import IntegrityError, transaction
 
 from controlplane.access import audit
@@ -26,6 +28,11 @@ def note(acts: tuple[Done, ...], decision_id: str) -> None:
         for number, segment in enumerate(act.segments or ("",))
     ]
     Act.objects.bulk_create(rows)
+
+
+def forget(older_s: float) -> int:
+    """What was counted so long ago; breakers themselves stay to be read."""
+    return Act.objects.filter(at__lt=now() - timedelta(seconds=older_s)).delete()[0]
 
 
 def open_breaker(code: str, segment: str, sentence: str, decision_id: str) -> None:

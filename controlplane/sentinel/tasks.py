@@ -7,7 +7,7 @@ from controlplane.access import gate
 from controlplane.access.sessions import SessionStore
 from controlplane.dispatch.services import forget_finished
 from controlplane.policies import shadows
-from controlplane.recovery import deadletter, ledger_pass, shadowing, sweep, torch_analysis
+from controlplane.recovery import breaker_rows, deadletter, ledger_pass, shadowing, sweep, torch_analysis
 from controlplane.recovery.diagnostics import forget_scheduled
 from controlplane.recovery.forgetting import forget_events
 from controlplane.runtime import beats, exporter
@@ -60,6 +60,7 @@ def retention() -> None:
     forget_finished(settings.RETENTION_DAYS * DAY_S)
     deadletter.forget(settings.RETENTION_DAYS * DAY_S)
     shadows.forget(settings.RETENTION_DAYS * DAY_S)
+    breaker_rows.forget(settings.RETENTION_DAYS * DAY_S)
     if settings.LEDGER_RETENTION_DAYS:
         ledger_pass.forget(settings.LEDGER_RETENTION_DAYS * DAY_S)
     beats.forget_old()

@@ -2,6 +2,7 @@
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import type { ReactElement } from "react";
 import { useSearchParams } from "react-router";
+import { useSetParam } from "../lib/params";
 import * as queries from "../api/queries";
 import type { AuditEntry } from "../api/types";
 import { chainOf, filterOf, FILTERS } from "../lib/audit";
@@ -16,13 +17,7 @@ export function AuditLog(): ReactElement {
   const filter = filterOf(params);
   const query = useInfiniteQuery(queries.audit(filter));
   const { rows } = queries.whole(query.data);
-  const set = (name: string, value: string): void =>
-    setParams((now) => {
-      const next = new URLSearchParams(now);
-      if (value === "") next.delete(name);
-      else next.set(name, value);
-      return next;
-    }, { replace: true });
+  const set = useSetParam();
   const clear = (): void => setParams({ tab: "audit" }, { replace: true });
   const filtered = Object.keys(filter).length > 0;
   return (

@@ -2,6 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { type ReactElement, useMemo } from "react";
 import { useSearchParams } from "react-router";
+import { useSetParam } from "../lib/params";
 import * as queries from "../api/queries";
 import type { DeviceSeries } from "../api/types";
 import { bytes, MISSING } from "../lib/format";
@@ -27,15 +28,11 @@ const TOKENS = ["--info-solid", "--warn-solid", "--special-solid", "--ok-solid",
 const WINDOWS: { s: number; text: string }[] = [{ s: 600, text: "10 m" }, { s: 3_600, text: "1 h" }, { s: 86_400, text: "24 h" }];
 
 export function DeviceCharts({ nodeId }: { nodeId: string }): ReactElement {
-  const [params, setParams] = useSearchParams();
+  const [params] = useSearchParams();
   const window = WINDOWS.find((item) => String(item.s) === params.get("window"))?.s ?? 600;
   const query = useQuery(queries.series(nodeId, window));
-  const choose = (s: number): void =>
-    setParams((now) => {
-      const next = new URLSearchParams(now);
-      next.set("window", String(s));
-      return next;
-    }, { replace: true, preventScrollReset: true });
+  const setParam = useSetParam();
+  const choose = (s: number): void => setParam("window", String(s));
   const actions = (
     <div className="segments" role="group" aria-label="Window">
       {WINDOWS.map((item) => <button key={item.s} type="button" aria-pressed={item.s === window} onClick={() => choose(item.s)}>{item.text}</button>)}

@@ -6,6 +6,7 @@ import type { Device, Node } from "../api/types";
 import { silentNode } from "./Heard";
 import { bytes, count, duration, fixed, percent } from "../lib/format";
 import { cellOf, MAP_COLOURS, type MapColour, readings, type Readings } from "../lib/heat";
+import { useSetParam } from "../lib/params";
 import { paths } from "../lib/paths";
 import { UNSEEN } from "../lib/projects";
 import { useHeard, useLive, usePatchedList, useSilentCount, useTopic } from "../live/hooks";
@@ -19,15 +20,10 @@ const LIVE_NODES = 64;
 
 export function FleetMap(): ReactElement {
   const fleet = useFleet();
-  const [params, setParams] = useSearchParams();
+  const [params] = useSearchParams();
   const colour = MAP_COLOURS.find((item) => item === params.get("colour")) ?? "temperature";
   const table = params.get("map") === "table";
-  const set = (name: string, value: string): void =>
-    setParams((now) => {
-      const next = new URLSearchParams(now);
-      next.set(name, value);
-      return next;
-    }, { replace: true, preventScrollReset: true });
+  const set = useSetParam();
   const actions = (
     <>
       <div className="segments" role="group" aria-label="Colour of the map">

@@ -6,6 +6,7 @@ import type { Checkpoint, Decision, Incident, Replica } from "../api/types";
 import { useNow } from "../lib/clock";
 import { words } from "../lib/format";
 import { place, type Scale, type Span, spansOf, ticks } from "../lib/lifeline";
+import { useSetParam } from "../lib/params";
 import { paths } from "../lib/paths";
 import { useSettings } from "../lib/settings";
 import { clock, relative } from "../lib/time";
@@ -33,7 +34,7 @@ interface LifelineProps {
 }
 
 export function Lifeline(props: LifelineProps): ReactElement {
-  const [params, setParams] = useSearchParams();
+  const [params] = useSearchParams();
   const range = RANGES.find((item) => item.id === params.get("range")) ?? RANGES[3]!;
   const box = useRef<HTMLDivElement>(null);
   const [width, setWidth] = useState(900);
@@ -43,12 +44,8 @@ export function Lifeline(props: LifelineProps): ReactElement {
     observer.observe(box.current);
     return () => observer.disconnect();
   }, []);
-  const choose = (id: string): void =>
-    setParams((now) => {
-      const next = new URLSearchParams(now);
-      next.set("range", id);
-      return next;
-    }, { replace: true, preventScrollReset: true });
+  const setParam = useSetParam();
+  const choose = (id: string): void => setParam("range", id);
   const actions = (
     <div className="segments" role="group" aria-label="Time range">
       {RANGES.map((item) => <button key={item.id} type="button" aria-pressed={item === range} onClick={() => choose(item.id)}>{item.text}</button>)}

@@ -16,6 +16,8 @@ describe("a shadow", () => {
 
   it("says how many differ and how they were priced", () => {
     expect(priced(SHADOW)).toBe("20 decisions compared, 6 differ: 3 continued in the simulator, 1 by their own prices, 2 without a price, 1 still to come.");
+    const one = { ...SHADOW, score: { ...SHADOW.score, decisions: 1, differing: 1 } };
+    expect(priced(one)).toContain("1 decision compared, 1 differs:");
   });
 
   it("says whose way would have cost what", () => {

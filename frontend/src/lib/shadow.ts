@@ -28,7 +28,7 @@ export function standing(shadow: Shadow): string {
 
 export function priced(shadow: Shadow): string {
   const { decisions, differing, continued, expected, unpriced } = shadow.score;
-  return `${decisions} decisions compared, ${differing} differ: ${continued} continued in the simulator, ${expected} by their own prices, ${unpriced} without a price, ${shadow.waiting} still to come.`;
+  return `${decisions} ${decisions === 1 ? "decision" : "decisions"} compared, ${differing} ${differing === 1 ? "differs" : "differ"}: ${continued} continued in the simulator, ${expected} by their own prices, ${unpriced} without a price, ${shadow.waiting} still to come.`;
 }
 
 export function scored(shadow: Shadow): string {

@@ -10,6 +10,7 @@ import { SilentOf } from "../components/Heard";
 import { ettrOf } from "../lib/effective";
 import { count, duration, fixed, words } from "../lib/format";
 import { heldOrder } from "../lib/order";
+import { useSetParam } from "../lib/params";
 import { paths } from "../lib/paths";
 import { usePatchedList } from "../live/hooks";
 import { Bar, Empty, PageHead, Problem, Skeleton } from "../ui/basics";
@@ -29,13 +30,7 @@ export function JobsPage(): ReactElement {
   const mine = Object.keys(useQuery(queries.me()).data?.projects ?? {});
   const filtered = state !== "" || q !== "" || project !== "";
   const { rows, total, asOfSeq: asOf } = useMemo(() => queries.whole(query.data), [query.data]);
-  const set = (name: string, value: string): void =>
-    setParams((now) => {
-      const next = new URLSearchParams(now);
-      if (value === "") next.delete(name);
-      else next.set(name, value);
-      return next;
-    }, { replace: true });
+  const set = useSetParam();
   return (
     <>
       <title>Jobs - Holdfast</title>

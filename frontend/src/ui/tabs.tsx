@@ -1,6 +1,7 @@
 /* Tabs that are addresses: the chosen one is `?tab=`, arrow keys move between them. */
 import { type KeyboardEvent, type ReactElement, type ReactNode, useId } from "react";
 import { useSearchParams } from "react-router";
+import { useSetParam } from "../lib/params";
 
 export interface Tab {
   id: string;
@@ -10,15 +11,11 @@ export interface Tab {
 }
 
 export function Tabs({ tabs, label }: { tabs: Tab[]; label: string }): ReactElement {
-  const [params, setParams] = useSearchParams();
+  const [params] = useSearchParams();
   const base = useId();
   const current = tabs.find((tab) => tab.id === params.get("tab")) ?? tabs[0]!;
-  const choose = (id: string): void =>
-    setParams((now) => {
-      const next = new URLSearchParams(now);
-      next.set("tab", id);
-      return next;
-    }, { replace: true, preventScrollReset: true });
+  const setParam = useSetParam();
+  const choose = (id: string): void => setParam("tab", id);
   const onKey = (event: KeyboardEvent): void => {
     const step = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
     if (step === 0) return;

@@ -51,6 +51,7 @@ def test_an_act_in_two_failure_domains_counts_once_in_the_fleet_and_once_in_each
     assert fact.of_segments == {"rack-1": {"evict": 1}, "rack-2": {"evict": 1}}
     Act.objects.update(at=ago(3700.0))
     assert disruption.counted().acts == {}, "an hour later nothing of it"
+    assert (breaker_rows.forget(7200.0), breaker_rows.forget(3600.0), Act.objects.count()) == (0, 3, 0)
 
 
 def test_a_cap_that_is_met_opens_one_breaker_which_stays_until_a_person_closes_it(job: Job) -> None:
