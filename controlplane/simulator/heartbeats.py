@@ -2,8 +2,8 @@
 
 `python -m controlplane.simulator heartbeats --heartbeats 1e6`. Each world is a fleet that trains, over a
 network that delays, repeats and loses up to a tenth of all messages, under a backend that stops now and
-then; ranks stop for a while in such a pause and go on before it ends, so that what was found of them is
-acted on late, or not at all. The policy, its view of the fleet and the step protocol are the simulator's,
+then; ranks stop for a while in such a pause, so long that their agents find them late, and are done with their step
+before it ends, so that what was found of them is acted on late, or not at all. The policy, its view of the fleet and the step protocol are the simulator's,
 and so the real ones. What is counted: heartbeats sent, evictions (every one is false), leave-outs that
 were taken back, restarts (each is false, too), and failures that were found and held: nothing was done of
 them, and nobody was ended.
@@ -28,7 +28,10 @@ DELAYS_S = (0.0, 0.3, 1.5)
 STEPS_S = (0.5, 5.0, 25.0)
 PAUSE_S = (3.0, 15.0)
 STOP_S = (6.6, 8.0)
-"""Longer than a rank may take (`memory.HANG_TIMEOUT_S`), so that its agent tells of it."""
+SPARE_S = 6.5
+"""What a rank may take beyond its slowest step: less than it stops, so that its agent tells of most of them."""
+MARGIN_S = 1.0
+"""So long before the end of the pause it is done with its step."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,15 +94,22 @@ def heartbeats_of_a_world(nodes: int, world_s: float = WORLD_S) -> int:
 
 
 def _trouble(world: World, chance: Random, count: Count) -> None:
-    """The backend stops; in every other pause a rank stops too, and goes on before the pause ends."""
+    """The backend stops; in every other pause that is long enough a rank stops too, and has done its step before the
+    pause ends."""
     pause_s = chance.uniform(*PAUSE_S)
     world.server.pause(pause_s)
     count.pauses += 1
-    able = [process for process in world.trainer.processes.values() if process.able()]
-    if pause_s > STOP_S[1] + 1.0 and able and chance.random() < 0.5:
+    able = [each for each in world.trainer.processes.values() if each.able() and _work_s(world, each) < pause_s]
+    if able and chance.random() < 0.5:
         _stop(world, chance.choice(able), chance.uniform(*STOP_S))
         count.stops += 1
     world.kernel.run(world.kernel.now_s + pause_s)
+
+
+def _work_s(world: World, process: Process) -> float:
+    """How long it is until it is done with its step, if it is stopped now for the longest."""
+    left_s = process.due_s - world.kernel.now_s if process.computes() else 0.0
+    return STOP_S[1] + left_s + MARGIN_S
 
 
 def _stop(world: World, process: Process, seconds: float) -> None:
@@ -115,7 +125,7 @@ def _plan(nodes: int, step_s: float) -> WorldPlan:
         parallelism=Parallelism(tp=2),
         training=Training(steps=10**6, global_batch=nodes, micro_batch=1),
         checkpoint=Checkpoint(interval_steps=20),
-        resiliency=Resiliency(timeouts=Timeouts(setup_s=30.0, step_s=6.5 + 2.1 * step_s)),
+        resiliency=Resiliency(timeouts=Timeouts(setup_s=30.0, step_s=SPARE_S + 1.05 * step_s)),
     )
     names = {f"node-{index:03d}": 2 for index in range(nodes + 2)}
     return WorldPlan(spec=spec, nodes=names, timing=Timing(micro_batch_s=(step_s * 0.95, step_s * 1.05)))

@@ -65,7 +65,8 @@ class Process:
     """One incarnation of a replica. `asked` is what its ranks wait for together; `left` of the
     micro-batches that it computes. `regroups_until_s`: on the kernel's clock, when the groups of its
     epoch are built; None: it builds none. `noticed`: the newest epoch whose exchange it knows to be
-    broken. `due_s`: when the micro-batch or exchange that it is at will be done; `fetch_s`: what its
+    broken. `due_s`: when the micro-batch or exchange that it is at will be done; `owed_s`: what it
+    had left of the micro-batch in which it was stopped, and has done nothing of since; `fetch_s`: what its
     last transfer took. `lineage` notes in which epoch each step was committed. `phase_since_s`, `section_since_s`:
     when (kernel's time) it began the phase that it is in, and the step or the setup. `stands_since_s`: since when
     (kernel's time) its step has waited for a view, `stood_s`: how long it has before; `step_s`: what its last step
@@ -97,6 +98,7 @@ class Process:
     left_s: float | None = None
     left_well: bool = False
     due_s: float = 0.0
+    owed_s: float = 0.0
     loaded: bool = True
     phase_since_s: float = 0.0
     section_since_s: float = 0.0
@@ -156,6 +158,17 @@ class Process:
     def computes(self) -> bool:
         """It is at the micro-batches of its epoch, which a newer view does not stop."""
         return self.first.core.stage is Stage.COMPUTING and bool(self.left)
+
+    def resume(self, rank: Rank, now_s: float) -> None:
+        """One of its ranks runs again: of their micro-batch is left what was left when the first of them was stopped."""
+        if self.computes():
+            self.owed_s = max(self.owed_s, self.due_s - rank.hung_since_s)
+        rank.hung, rank.woke_s = False, now_s
+
+    def takes_s(self, span_s: tuple[float, float], more_s: float) -> tuple[float, float]:
+        """Least and most that the micro-batch which begins takes, or goes on to take. `more_s`: beside the `span_s`."""
+        owed_s, self.owed_s = self.owed_s, 0.0
+        return (owed_s, owed_s) if owed_s else (span_s[0] + more_s, span_s[1] + more_s)
 
     def interrupted(self) -> bool:
         """The epoch that it trains in is over for one of its ranks."""

@@ -85,8 +85,8 @@ class Trainer(Saving):
 
     def wake(self, rank: Rank) -> None:
         """SIGCONT: it goes on where it was, in whatever epoch it was."""
-        rank.hung, rank.woke_s = False, self._kernel.now_s
         process = self.process_of(rank)
+        process.resume(rank, self._kernel.now_s)
         token, unread = process.token, rank.unread
         rank.unread = []
         for event in unread:
@@ -340,11 +340,10 @@ class Trainer(Saving):
     def _compute(self, process: Process, ask: do.Compute) -> None:
         """The next micro-batch; one that was stopped goes on with what is left."""
         if process.computing is not ask:
-            process.computing, process.left = ask, list(ask.todo)
+            process.computing, process.left, process.owed_s = ask, list(ask.todo), 0.0
         if process.left:
             more_s = self.late_s(process) + process.held_s(self._kernel.now_s)
-            least_s, most_s = (each_s + more_s for each_s in self.timing.micro_batch_s)
-            self._later(process, (least_s, most_s), self._computed)
+            self._later(process, process.takes_s(self.timing.micro_batch_s, more_s), self._computed)
         else:
             self._feed_all(process, on.Computed())
 
