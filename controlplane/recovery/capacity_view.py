@@ -17,8 +17,8 @@ from controlplane.jobs.models import Job, Rank
 from controlplane.jobs.seen import UNSEEN_ID
 from controlplane.policy.placement import PLACEABLE
 from controlplane.policy.queue.capacity import Condition, Share, Tally, by_segment, total
+from controlplane.policy.queue.ends import Ending, ending
 from controlplane.policy.queue.rows import Holder
-from controlplane.policy.queue.schedule import Ending, ending
 from controlplane.protocol.states import NodeState
 from controlplane.recovery import load_queue, signals, stakes
 from controlplane.recovery.load_devices import NODES_A_QUERY

@@ -9,8 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-from django.db.models import Count, Q
+from django.db.models import Count, Min, Q
 
 from controlplane.access.rights import EVERYTHING, Rights
 from controlplane.changes.assembly.queue import (
@@ -18,7 +17,9 @@ from controlplane.changes.assembly.queue import (
     Held,
     held_back,
     holder_of,
+    limited_s,
     may_be_outranked,
+    uncounted,
     usable_and_free,
     used_by_project,
 )
@@ -28,50 +29,34 @@ from controlplane.jobs.models import Attempt, Job, JobPace, Rank, Replica
 from controlplane.policies import selectors as policies
 from controlplane.policy import findings
 from controlplane.policy.placement import PLACEABLE
-from controlplane.policy.queue.demand import first_demand, growth_demand, later_demand
+from controlplane.policy.queue.demand import first_demand
 from controlplane.policy.queue.place import QueuePlace
-from controlplane.policy.queue.rows import Demand, Holder, Lender, Pending, QueueConfig, QueueFleet, config_of
+from controlplane.policy.queue.rows import Holder, Lender, Pending, QueueConfig, QueueFleet, config_of
 from controlplane.policy.queue.schedule import growth, schedule
 from controlplane.policy.queue.words import place_of as place_in
 from controlplane.policy.rules.lifecycle import parked_words
 from controlplane.policy.snapshot import DeviceFact
-from controlplane.protocol.spec import JobSpec, TrainSpec
+from controlplane.protocol.spec import JobSpec
 from controlplane.protocol.states import QUEUED_JOB, AttemptState, JobState
 from controlplane.recovery import signals, stakes
 from controlplane.recovery.load_devices import NODES_A_QUERY, devices_of
 from controlplane.recovery.load_projects import any_quota, shares_of
+from controlplane.recovery.load_specs import Kept, specs_of
 from controlplane.recovery.models import Signal
 from controlplane.recovery.stakes import recent_of
 from controlplane.recovery.unseen import as_seen_by, as_seen_from
 from controlplane.runtime.clock import now_s
-from controlplane.runtime.logs import get
 from controlplane.runtime.pieces import batched
 from controlplane.scheduling.models import SpareReservation
 
 SILENT = "node_silent"
 NOBODY = "job_dry_run"
-MAX_KEPT = 20_000
-_kept: dict[str, "_Kept"] = {}
-_log = get(__name__)
-
-
-class _Kept(NamedTuple):
-    """Of a spec, which never changes."""
-
-    first: Demand
-    later: Demand
-    grows: Demand
-    steps: int
-    least: int
-    spares: int
-    has_env: bool
-    preemptible: bool
 
 
 def place_of(job: Job, *, yielded: int = 0) -> QueuePlace | None:
     """Where the job stands; None: it is not in the queue, or alone there and outranks nobody. `yielded`: so many of its
     replicas do not run for now; where it trains that is where one more would stand."""
-    if job.state == JobState.RUNNING and yielded and (kept := _specs([job.id]).get(job.id)) is not None:
+    if job.state == JobState.RUNNING and yielded and (kept := specs_of([job.id]).get(job.id)) is not None:
         queue, fleet = as_seen_from(job.project, waiting(), load_fleet())
         return place_in(growth(queue, fleet, config(), now_s(), _grower(job, kept)), job.id)
     if job.state not in QUEUED_JOB or job.cancel_requested:
@@ -105,13 +90,14 @@ def place_of_new(document: JobSpec, rights: Rights = EVERYTHING) -> QueuePlace |
         demand=first_demand(document.spec),
         project=document.metadata.project,
         preemptible=document.spec.scheduling.preemptible,
+        limit_s=limited_s(document.spec.scheduling.time_limit_s, None, now_s()),
     )
     seen = as_seen_from(document.metadata.project, [*queue, new], load_fleet([*queue, new]))
     queue, fleet = as_seen_by(rights, *seen)
     return place_in(schedule(queue, fleet, config(), now_s()), NOBODY)
 
 
-def _grower(job: Job, kept: _Kept) -> Pending:
+def _grower(job: Job, kept: Kept) -> Pending:
     """One replica more of a job that runs."""
     return Pending(
         id=job.id,
@@ -141,7 +127,7 @@ def waiting() -> list[Pending]:
     """Every pending job."""
     columns = ("id", "name", "priority", "created_at", "project")
     found = list(_pending().values_list(*columns))
-    kept = _specs([row[0] for row in found])
+    kept = specs_of([row[0] for row in found])
     rows = [row for row in found if row[0] in kept]
     ends = _end_codes()
     held = _held_up(ends, [job_id for job_id, *_ in rows if kept[job_id].has_env])
@@ -155,6 +141,7 @@ def waiting() -> list[Pending]:
             held=held.get(job_id, ""),
             project=project,
             preemptible=kept[job_id].preemptible,
+            limit_s=limited_s(kept[job_id].limit_s, ends[job_id][-1][1] if job_id in ends else None, now_s()),
         )
         for job_id, name, priority, at, project in rows
     ]
@@ -185,7 +172,7 @@ def _counted(held: Sequence["_Here"], spares: Iterable[tuple[str, str, int]]) ->
     for _, job_id, number in spares:
         kept[job_id] += number
     for ids in batched(sorted({*ranks, *kept}), NODES_A_QUERY):
-        specs = _specs(ids)
+        specs = specs_of(ids)
         for job_id, project in Job.objects.filter(pk__in=ids).values_list("id", "project"):
             asked = specs[job_id].spares if job_id in specs else 0
             yield project, ranks[job_id], kept[job_id], asked
@@ -282,12 +269,16 @@ def _holders(rows: Sequence[_Here], *, outranked: int | None, borrowers: Collect
     for here in rows:
         devices[here.job_id][here.node_id] += here.number
     yields, gives = stakes.yielding(), stakes.giving()
+    kept = Counter[str]()
     ranks: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
     for here in rows:
         if here.replica:
             ranks[here.job_id].append((here.node_id, here.replica, here.number))
+        else:
+            kept[here.job_id] += here.number
     for ids in batched(sorted(devices), NODES_A_QUERY):
-        specs = _specs(ids)
+        specs = specs_of(ids)
+        limited = _begun([job_id for job_id, spec in specs.items() if spec.limit_s])
         paces = dict(JobPace.objects.filter(job__in=ids).values_list("job_id", "pace"))
         columns = ("id", "name", "priority", "state", "committed_step", "project")
         found = list(Job.objects.filter(pk__in=ids).values_list(*columns))
@@ -307,49 +298,33 @@ def _holders(rows: Sequence[_Here], *, outranked: int | None, borrowers: Collect
         read = {*able, *gives.keys() & set(ids)}
         pieces = stakes.pieces_of((row for job_id in read for row in ranks[job_id]), read) if read else {}
         for job_id, name, priority, state, step, project in found:
+            spec = specs.get(job_id)
             held = Held(
                 id=job_id,
                 name=name,
                 priority=priority,
                 state=state,
                 devices=devices[job_id],
-                left=specs[job_id].steps - step if job_id in specs else None,
+                left=spec.steps - step if spec is not None else None,
                 recent=recent_of(paces.get(job_id)),
                 yields_to=yields.get(job_id),
                 stake=stake_of.get(job_id),
                 gives_to=gives[job_id][0] if job_id in gives else "",
                 gives=gives[job_id][1] if job_id in gives else (),
                 pieces=pieces.get(job_id, ()),
-                least=specs[job_id].least if job_id in specs else 1,
+                least=spec.least if spec is not None else 1,
                 project=project,
+                limit_s=spec.limit_s if spec is not None else 0.0,
+                begun_s=limited.get(job_id),
+                uncounted=uncounted(kept[job_id], spec.spares) if spec is not None else 0,
             )
             yield holder_of(held, now_s())
 
 
-def _specs(job_ids: Collection[str]) -> Mapping[str, _Kept]:
-    missing = [job_id for job_id in job_ids if job_id not in _kept]
-    if len(_kept) + len(missing) > MAX_KEPT:
-        _kept.clear()
-        missing = list(job_ids)
-    for some in batched(missing, NODES_A_QUERY):
-        for job_id, stored in Job.objects.filter(pk__in=some).values_list("id", "spec"):
-            try:
-                spec = msgspec.convert(stored["spec"], TrainSpec)
-            except (LookupError, TypeError, msgspec.ValidationError) as error:
-                # One row that nobody can read is in nobody's way: it has no place, and no end that could be expected.
-                _log.warning("spec not read", job_id=job_id, error=str(error))
-                continue
-            _kept[job_id] = _Kept(
-                first=first_demand(spec),
-                later=later_demand(spec),
-                grows=growth_demand(spec),
-                least=spec.resources.min_replicas,
-                spares=max(0, spec.resources.spares.gpus),
-                steps=spec.training.steps,
-                has_env=bool(spec.env),
-                preemptible=spec.scheduling.preemptible,
-            )
-    return {job_id: _kept[job_id] for job_id in job_ids if job_id in _kept}
+def _begun(job_ids: Collection[str]) -> Mapping[str, float]:
+    """When the first attempt of each began, from which its time limit counts."""
+    rows = Attempt.objects.filter(job__in=list(job_ids)).order_by().values_list("job_id").annotate(at=Min("started_at"))
+    return {job_id: at.timestamp() for job_id, at in rows} if job_ids else {}
 
 
 def _end_codes() -> Mapping[str, list[tuple[str, float]]]:

@@ -49,33 +49,11 @@ class Types:
         return not self.models(one).isdisjoint(self.models(other))
 
 
-class Room:
-    """How many devices each node lends to each set of models. A node of several models lends what it has of those."""
+class Tally:
+    """Of each set of models how many nodes have so many free devices, whichever nodes these are."""
 
-    def __init__(self, nodes: Iterable[Lender], types: Types, demands: Iterable[Demand]) -> None:
-        listed = tuple(nodes)
-        usable, free = _by_model(n.usable for n in listed), _by_model(n.free for n in listed)
-        wanted = {types.models(demand.gpu_type) for demand in demands}
-        self._types = types
-        self._index = {node.id: number for number, node in enumerate(listed)}
-        self._usable = {models: _of_models(usable, models, len(listed)) for models in wanted}
-        self._free = {models: _of_models(free, models, len(listed)) for models in wanted}
-        self._count = {models: _counted(its, self._usable[models]) for models, its in self._free.items()}
-        self._sized: dict[frozenset[str], list[list[int]]] = {}
-
-    def copy(self) -> "Room":
-        """One that changes by itself."""
-        return self._with({models: list(free) for models, free in self._free.items()})
-
-    def idle(self) -> "Room":
-        """As if every job had ended."""
-        return self._with({models: list(usable) for models, usable in self._usable.items()})
-
-    def _with(self, free: dict[frozenset[str], list[int]]) -> "Room":
-        made = Room((), self._types, ())
-        made._index, made._usable, made._free = self._index, self._usable, free
-        made._count = {models: _counted(its, self._usable[models]) for models, its in free.items()}
-        return made
+    def __init__(self, types: Types, count: dict[frozenset[str], list[int]]) -> None:
+        self._types, self._count = types, count
 
     def nodes_with(self, demand: Demand) -> int:
         """How many nodes have as many devices free as the demand takes of each."""
@@ -100,6 +78,49 @@ class Room:
     def largest(self, demand: Demand) -> int:
         """Devices of its type on the node that has most."""
         return len(self._count[self._types.models(demand.gpu_type)]) - 1
+
+    def _fullest(self, demand: Demand) -> int:
+        """Free devices of as many nodes as it takes, the fullest ones."""
+        left, found = demand.nodes, 0
+        for size, number in reversed(list(enumerate(self._count[self._types.models(demand.gpu_type)]))):
+            taken = min(left, number)
+            found += taken * size
+            left -= taken
+            if not left:
+                break
+        return found
+
+
+class Room(Tally):
+    """How many devices each node lends to each set of models. A node of several models lends what it has of those."""
+
+    def __init__(self, nodes: Iterable[Lender], types: Types, demands: Iterable[Demand]) -> None:
+        listed = tuple(nodes)
+        usable, free = _by_model(n.usable for n in listed), _by_model(n.free for n in listed)
+        wanted = {types.models(demand.gpu_type) for demand in demands}
+        self._index = {node.id: number for number, node in enumerate(listed)}
+        self._usable = {models: _of_models(usable, models, len(listed)) for models in wanted}
+        self._free = {models: _of_models(free, models, len(listed)) for models in wanted}
+        super().__init__(types, {models: _counted(its, self._usable[models]) for models, its in self._free.items()})
+        self._sized: dict[frozenset[str], list[list[int]]] = {}
+
+    def tally(self) -> Tally:
+        """How much is free now, for later."""
+        return Tally(self._types, {models: list(count) for models, count in self._count.items()})
+
+    def copy(self) -> "Room":
+        """One that changes by itself."""
+        return self._with({models: list(free) for models, free in self._free.items()})
+
+    def idle(self) -> "Room":
+        """As if every job had ended."""
+        return self._with({models: list(usable) for models, usable in self._usable.items()})
+
+    def _with(self, free: dict[frozenset[str], list[int]]) -> "Room":
+        made = Room((), self._types, ())
+        made._index, made._usable, made._free = self._index, self._usable, free
+        made._count = {models: _counted(its, self._usable[models]) for models, its in free.items()}
+        return made
 
     def take(self, demand: Demand) -> None:
         """Where it will probably be placed."""
@@ -179,17 +200,6 @@ class Room:
             self._count[models][after] += 1
             if models in self._sized:
                 self._sized[models][after].append(number)
-
-    def _fullest(self, demand: Demand) -> int:
-        """Free devices of as many nodes as it takes, the fullest ones."""
-        left, found = demand.nodes, 0
-        for size, number in reversed(list(enumerate(self._count[self._types.models(demand.gpu_type)]))):
-            taken = min(left, number)
-            found += taken * size
-            left -= taken
-            if not left:
-                break
-        return found
 
 
 def _by_model(given: Iterable[Mapping[str, int]]) -> dict[str, list[tuple[int, int]]]:
