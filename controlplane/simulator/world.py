@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Literal
 
 from controlplane.policy.config import PolicyConfig
+from controlplane.policy.queue.rows import Share
 from controlplane.protocol.frames import AgentFrame, AgentHello
 from controlplane.protocol.spec import (
     Checkpoint,
@@ -31,6 +32,7 @@ from controlplane.simulator.process import Rank
 from controlplane.simulator.promises import Promises
 from controlplane.simulator.rows import JOB_ID
 from controlplane.simulator.server import Server
+from controlplane.simulator.shared import Projects
 from controlplane.simulator.slowness import SLOW, Slowness
 from controlplane.simulator.storage import Storage
 from controlplane.simulator.timing import Timing
@@ -70,11 +72,13 @@ class Outcome:
 class WorldPlan:
     """What a world is made of. `nodes`: name to number of devices; `racks`: name to the segment of those that have
     one, `makes`: name to (model, bytes of memory) of its devices where its driver says. `others`: jobs beside the
-    first, whose spec this is, and whose name there is `name`."""
+    first, whose spec this is, and whose name there is `name`; it is of `project`. `shares`: quotas of projects."""
 
     spec: TrainSpec
     name: str = "sim"
     others: tuple[JobPlan, ...] = ()
+    shares: tuple[Share, ...] = ()
+    project: str = ""
     nodes: dict[str, int]
     racks: dict[str, str] = field(default_factory=dict)
     makes: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -115,6 +119,8 @@ class World:
             agent.children.reader.storage = self.storage
         job, down = self.first.job, self._down
         self.server = Server(job, nodes, self.config, self.kernel, down, self.storage, several=bool(plan.others))
+        names = (plan.project, *(each.project for each in plan.others))
+        self.server.projects = Projects(plan.shares, dict(zip(self.runs, names, strict=True)))
         self.on_scheduled: Callable[[], None] = lambda: None
         self.promises = Promises(self)
         self._submitted(self.first, self.server.first)
