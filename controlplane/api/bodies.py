@@ -1,6 +1,7 @@
 """Request bodies: JSON into a type of this file, or a 422 that points at the fault."""
 
 import re
+from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -43,6 +44,21 @@ class WithReason(Body, frozen=True, kw_only=True):
     """An action of a person says why."""
 
     reason: Reason
+
+
+class Window(Body, frozen=True, kw_only=True):
+    """When a node is away, as ISO-8601 with a time zone, and why."""
+
+    starts_at: Annotated[datetime, Meta(tz=True)]
+    ends_at: Annotated[datetime, Meta(tz=True)]
+    reason: Reason
+
+
+class Maintenance(Window, frozen=True, kw_only=True):
+    """Over these nodes, by id; or over those in a `segment`."""
+
+    nodes: Annotated[tuple[Annotated[str, Meta(max_length=32)], ...], Meta(max_length=1000)] = ()
+    segment: Annotated[str, Meta(max_length=63)] = ""
 
 
 class EvictReplica(Body, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ time to pass is listed here.
 
 from collections.abc import Iterator
 
-from controlplane.policy import consent, flaps, stuck, time_limit
+from controlplane.policy import consent, flaps, leaving, stuck, time_limit
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import (
     attempt_live,
@@ -62,6 +62,7 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
     attempt = snapshot.attempt
     if attempt is None or not attempt_live(snapshot):
         return
+    yield from leaving.moments(snapshot, config)
     if current_view(snapshot) is None:
         yield attempt.started_s + setup_patience_s(snapshot)
     elif not installed(snapshot):

@@ -22,7 +22,9 @@ from controlplane.changes.assembly.queue import (
 from controlplane.policy import findings
 from controlplane.policy.checkpoints import TRUSTED
 from controlplane.policy.config import PolicyConfig
+from controlplane.policy.leaving import is_away
 from controlplane.policy.placement import PLACEABLE
+from controlplane.policy.queue import until
 from controlplane.policy.queue.demand import first_demand, growth_demand, later_demand
 from controlplane.policy.queue.place import FRONT, QueuePlace
 from controlplane.policy.queue.rows import Holder, Lender, Pending, QueueFleet, QueuePlan, Stake, config_of
@@ -74,9 +76,12 @@ def fleet_of(
     jobs: Mapping[str, Rows], queue: list[Pending], nodes: Iterable[NodeFact], config: PolicyConfig, now_s: float
 ) -> QueueFleet:
     """Nodes and who holds devices, with what those would lose that this queue outranks."""
+    known = tuple(nodes)
+    lent = tuple(_lenders(jobs, known, config, now_s))
+    leave = {node.id: node.end for node in known if node.end is not None}
     return QueueFleet(
-        nodes=tuple(_lenders(jobs, nodes, config)),
-        holders=tuple(_holders(jobs, queue, config, now_s)),
+        nodes=lent,
+        holders=(*_holders(jobs, queue, config, now_s), *until.returning(lent, leave)),
         preempted=sum(_is_of_late(row, now_s) for rows in jobs.values() for row in rows.yields.values()),
     )
 
@@ -102,12 +107,23 @@ def _pending(rows: Rows, config: PolicyConfig, now_s: float) -> Pending:
         name=rows.name,
         priority=rows.spec.scheduling.priority,
         submitted_s=rows.created_s,
-        demand=later_demand(rows.spec) if attempts else first_demand(rows.spec),
+        demand=msgspec.structs.replace(
+            later_demand(rows.spec) if attempts else first_demand(rows.spec),
+            over_s=until.over_s(
+                now_s,
+                limit_s=rows.spec.scheduling.time_limit_s,
+                begun_s=attempts[-1].started_s if attempts else None,
+                left=rows.spec.training.steps - rows.committed_step,
+                recent=rows.calm[:RECENT],
+            ),
+        ),
         held=held if rows.env_opens else held or "its env does not open",
     )
 
 
-def _lenders(jobs: Mapping[str, Rows], nodes: Iterable[NodeFact], config: PolicyConfig) -> Iterator[Lender]:
+def _lenders(
+    jobs: Mapping[str, Rows], nodes: Iterable[NodeFact], config: PolicyConfig, now_s: float
+) -> Iterator[Lender]:
     named, whole = defaultdict[str, set[int]](set), set[str]()
     tables = [rows.signals for rows in jobs.values()][:1]
     for signal in (signal for table in tables if isinstance(table, Part) for signal in table.of_none()):
@@ -117,8 +133,10 @@ def _lenders(jobs: Mapping[str, Rows], nodes: Iterable[NodeFact], config: Policy
             else:
                 named[signal.node_id].add(signal.device_index)
     for node in nodes:
-        if node.connected and node.state in PLACEABLE and not node.unhealthy and node.id not in whole:
-            yield lender_of(node.id, node.devices, named=named[node.id], owner=node.reserved_for or "")
+        up = node.connected and not node.unhealthy and node.id not in whole
+        if node.state in PLACEABLE and (up or (node.end is not None and is_away(node.end, now_s))):
+            lender = lender_of(node.id, node.devices, named=named[node.id], owner=node.reserved_for or "")
+            yield from until.lent(lender, node.end, now_s)
 
 
 def _holders(jobs: Mapping[str, Rows], queue: list[Pending], config: PolicyConfig, now_s: float) -> Iterator[Holder]:

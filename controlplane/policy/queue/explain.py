@@ -10,6 +10,7 @@ from controlplane.policy.queue.rows import Demand, Entry, Holder, Pending, Queue
 from controlplane.policy.queue.schedule import ending, schedule
 from controlplane.policy.queue.shares import Shares
 from controlplane.policy.queue.spared import Spared, spared, why_nobody
+from controlplane.policy.queue.until import is_window
 from controlplane.policy.queue.words import needs, reason
 
 LISTED = 10
@@ -119,7 +120,8 @@ class _Reader:
 
     def _makes_room(self, demand: Demand) -> tuple[Named, ...]:
         if demand not in self._frees:
-            self._frees[demand] = _enough(self._room, demand, self._soon)
+            ends = _enough(self._room, demand, self._soon)
+            self._frees[demand] = tuple(each for each in ends if not is_window(each.id))
         return self._frees[demand]
 
     def _outranked(self, job: Pending) -> tuple[Named, ...]:

@@ -7,8 +7,8 @@ its being right: `Spare` counts with the worst place.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from controlplane.policy.placement import is_type
 from controlplane.policy.queue.rows import Demand, Lender
+from controlplane.policy.queue.until import suits
 
 UNBOUNDED = 1 << 60
 
@@ -30,22 +30,23 @@ class Spare:
 
 
 class Types:
-    """Which models each type of a demand means, in this fleet."""
+    """Which models each demand means, in this fleet."""
 
     def __init__(self, models: Iterable[str]) -> None:
         self._models = tuple(sorted(set(models)))
-        self._known: dict[str | None, frozenset[str]] = {}
+        self._known: dict[tuple[str | None, float | None], frozenset[str]] = {}
 
-    def models(self, gpu_type: str | None) -> frozenset[str]:
-        """Names of the models that it asks for."""
-        found = self._known.get(gpu_type)
+    def models(self, demand: Demand) -> frozenset[str]:
+        """Names of the models of which it may take."""
+        key = (demand.gpu_type, demand.over_s)
+        found = self._known.get(key)
         if found is None:
-            found = frozenset(m for m in self._models if gpu_type is None or is_type(m, gpu_type))
-            self._known[gpu_type] = found
+            found = frozenset(model for model in self._models if suits(model, demand))
+            self._known[key] = found
         return found
 
-    def overlap(self, one: str | None, other: str | None) -> bool:
-        """Some device of the fleet is of both."""
+    def overlap(self, one: Demand, other: Demand) -> bool:
+        """Some device of the fleet suits both."""
         return not self.models(one).isdisjoint(self.models(other))
 
 
@@ -55,7 +56,7 @@ class Room:
     def __init__(self, nodes: Iterable[Lender], types: Types, demands: Iterable[Demand]) -> None:
         listed = tuple(nodes)
         usable, free = _by_model(n.usable for n in listed), _by_model(n.free for n in listed)
-        wanted = {types.models(demand.gpu_type) for demand in demands}
+        wanted = {types.models(demand) for demand in demands}
         self._types = types
         self._index = {node.id: number for number, node in enumerate(listed)}
         self._usable = {models: _of_models(usable, models, len(listed)) for models in wanted}
@@ -79,11 +80,11 @@ class Room:
 
     def nodes_with(self, demand: Demand) -> int:
         """How many nodes have as many devices free as the demand takes of each."""
-        return sum(self._count[self._types.models(demand.gpu_type)][demand.of_each :])
+        return sum(self._count[self._types.models(demand)][demand.of_each :])
 
     def devices_for(self, demand: Demand) -> int:
         """How many free devices of its type there are."""
-        return sum(size * number for size, number in enumerate(self._count[self._types.models(demand.gpu_type)]))
+        return sum(size * number for size, number in enumerate(self._count[self._types.models(demand)]))
 
     def spare(self, demand: Demand) -> Spare:
         """What is left beside it, wherever it is placed; below 0: it does not fit, or not wherever it is placed."""
@@ -99,11 +100,11 @@ class Room:
 
     def largest(self, demand: Demand) -> int:
         """Devices of its type on the node that has most."""
-        return len(self._count[self._types.models(demand.gpu_type)]) - 1
+        return len(self._count[self._types.models(demand)]) - 1
 
     def take(self, demand: Demand) -> None:
         """Where it will probably be placed."""
-        models = self._types.models(demand.gpu_type)
+        models = self._types.models(demand)
         if not demand.nodes:
             self._take_devices(models, demand.most, set())
             return
@@ -140,12 +141,12 @@ class Room:
 
     def only(self, demand: Demand) -> "Room":
         """A copy for this demand alone."""
-        models = self._types.models(demand.gpu_type)
+        models = self._types.models(demand)
         return self._with({models: list(self._free[models])})
 
     def gains(self, demand: Demand, devices: Iterable[tuple[str, int]]) -> int:
         """How many more devices of its type are free when so many on these nodes are."""
-        models = self._types.models(demand.gpu_type)
+        models = self._types.models(demand)
         usable, free = self._usable[models], self._free[models]
         known = ((self._index[node_id], number) for node_id, number in devices if node_id in self._index)
         return sum(min(number, usable[index] - free[index]) for index, number in known)
@@ -183,7 +184,7 @@ class Room:
     def _fullest(self, demand: Demand) -> int:
         """Free devices of as many nodes as it takes, the fullest ones."""
         left, found = demand.nodes, 0
-        for size, number in reversed(list(enumerate(self._count[self._types.models(demand.gpu_type)]))):
+        for size, number in reversed(list(enumerate(self._count[self._types.models(demand)]))):
             taken = min(left, number)
             found += taken * size
             left -= taken

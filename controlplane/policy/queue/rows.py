@@ -11,7 +11,8 @@ from controlplane.policy.queue.place import Turn, Victim
 class Demand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a start takes, whole: `of_each` devices on each of `nodes` nodes and `spares` devices of other whole nodes;
     or, where `nodes` is 0, at least `devices` anywhere. It takes `most` devices at the most besides spares, on at most
-    `touches` nodes. `gpu_type`: words of a model, see `placement.is_type`; None: any."""
+    `touches` nodes. `gpu_type`: words of a model, see `placement.is_type`; None: any. `over_s`: server time by which
+    the job is expected to be over, so that it needs a device no longer (None: nobody knows)."""
 
     devices: int
     most: int
@@ -20,6 +21,7 @@ class Demand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     of_each: int = 0
     spares: int = 0
     gpu_type: str | None = None
+    over_s: float | None = None
 
     @property
     def counted(self) -> int:

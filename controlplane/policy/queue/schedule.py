@@ -176,7 +176,7 @@ class Planning:
         return demand.touches + spare_nodes, demand.most + whole
 
     def _meet(self, one: Demand, other: Demand) -> bool:
-        return self._types.overlap(one.gpu_type, other.gpu_type)
+        return self._types.overlap(one, other)
 
 
 class Ending(NamedTuple):
