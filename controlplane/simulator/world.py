@@ -19,6 +19,7 @@ from controlplane.protocol.spec import (
 )
 from controlplane.simulator.agent import Agent, Down
 from controlplane.simulator.control import Control
+from controlplane.simulator.departures import Departures
 from controlplane.simulator.extras import Extras, Harsh
 from controlplane.simulator.faults import QUIET_BEFORE_S, Faults
 from controlplane.simulator.heat import OVERHEATS, Heat
@@ -126,6 +127,7 @@ class World:
         self.faults = Faults(self.kernel, self.network, self.server, self.agents, self.trainers)
         self.slowness = Slowness(self.kernel, self.server, self.trainer, self.spec.resiliency.stragglers, seed)
         self.heat = Heat(self.kernel, self.server, self.spec.resiliency.risk, seed)
+        self.departures = Departures(self.kernel, self.server, self.agents, seed)
         self.harsh = Harsh(self.kernel, self.network, self.server, self.faults, self.people, lens, self.storage)
 
     def _drawn(self, seed: int, steps: int | None, standing_by: int) -> WorldPlan:
@@ -188,6 +190,7 @@ class World:
         self.people.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, orders)
         self.slowness.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, extras.slow)
         self.heat.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, extras.overheats)
+        self.departures.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, extras.notices, extras.windows)
         self.harsh.schedule(FAULTS_UNTIL_S, extras, self.seed)
         self.on_scheduled()
         self.kernel.run(FAULTS_UNTIL_S + CALM_S)
@@ -228,6 +231,7 @@ class World:
                 *self.harsh.happened.elements(),
                 *(SLOW for _ in self.slowness.late),
                 *(OVERHEATS for _ in self.heat.until_s),
+                *self.departures.happened,
             ),
             violations=tuple(self.checkers.violations),
             digest=self.kernel.digest(),

@@ -1133,6 +1133,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/nodes/{node_id}:maintain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Set a maintenance window of a node
+         * @description It is empty when the window starts, takes no start that is not expected to be over before, and takes work again
+         *     when it is over. `/windows/{window}:cancel` takes it back.
+         */
+        post: operations["controlplane_api_routers_windows_maintain"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/nodes/{node_id}:re-enrol": {
         parameters: {
             query?: never;
@@ -1772,6 +1793,52 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/windows": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List windows
+         * @description When nodes are known to leave, by windows and by notices of their providers; newest first.
+         */
+        get: operations["controlplane_api_routers_windows_list_windows"];
+        put?: never;
+        /**
+         * Set a maintenance window
+         * @description Over some nodes, or those that are in a segment now. They are empty when it starts, and take no start that is not
+         *     expected to be over before.
+         */
+        post: operations["controlplane_api_routers_windows_set_window"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/windows/{window_id}:cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel a window
+         * @description The node stays: what has not left it stays too. A notice of a provider can be called wrong so. 409 where it is
+         *     over.
+         */
+        post: operations["controlplane_api_routers_windows_cancel"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1779,7 +1846,7 @@ export interface components {
         /**
          * Accepted
          * @description An order was taken; its effect follows. `request`: the id of the request that it became, which tells
-         *         what comes of it.
+         *         what comes of it; `window`: of the window that was set, over its first node.
          */
         Accepted: {
             /** @default [] */
@@ -1789,6 +1856,8 @@ export interface components {
             detail: string;
             /** @default null */
             request: string | null;
+            /** @default null */
+            window: string | null;
         };
         /**
          * AllocationsTraced
@@ -3373,6 +3442,22 @@ export interface components {
             username: string;
         };
         /**
+         * Maintenance
+         * @description Over these nodes, by id; or over those in a `segment`.
+         */
+        Maintenance: {
+            /** Format: date-time */
+            ends_at: string;
+            /** @default [] */
+            nodes: string[];
+            /** @description Why; kept in the audit log. */
+            reason: string;
+            /** @default  */
+            segment: string;
+            /** Format: date-time */
+            starts_at: string;
+        };
+        /**
          * Me
          * @description Who is asking. `roles`: the scopes held in the fleet; `projects`: by name of each project that is seen, the scope
          *         in it. `csrf` goes into X-CSRFToken for writes with a session.
@@ -3569,7 +3654,8 @@ export interface components {
          * Node
          * @description A machine with an agent. `segment`: its NVLink domain or network block, "" if not said.
          *         `revoked`: its key is worth nothing. `held`: it enrolled with a token that holds, and gets no
-         *         work until an administrator confirms it. `not_heard`: of each job on it, while it is not.
+         *         work until an administrator confirms it. `not_heard`: of each job on it, while it is not. `known_end`: when it
+         *         leaves next, or that it is away; None: nobody knows of an end.
          */
         Node: {
             /** @default null */
@@ -3586,6 +3672,8 @@ export interface components {
             /** @default false */
             held: boolean;
             id: string;
+            /** @default null */
+            known_end: components["schemas"]["NodeEnd"] | null;
             /** @default null */
             last_seen_age_s: number | null;
             name: string;
@@ -3626,6 +3714,8 @@ export interface components {
             held: boolean;
             id: string;
             /** @default null */
+            known_end: components["schemas"]["NodeEnd"] | null;
+            /** @default null */
             last_seen_age_s: number | null;
             name: string;
             /** @default [] */
@@ -3644,6 +3734,20 @@ export interface components {
             state_since: string;
             /** @default [] */
             unheard: components["schemas"]["Unheard"][];
+        };
+        /**
+         * NodeEnd
+         * @description When a node is known to leave, and to be back (None: nobody knows): by a `spot` notice of its provider, or a
+         *         maintenance `window` that `who` set.
+         */
+        NodeEnd: {
+            back_at: string | null;
+            id: string;
+            leaves_at: string;
+            reason: string;
+            /** @enum {string} */
+            source: "spot" | "window";
+            who: string;
         };
         /**
          * NodeFilter
@@ -5445,6 +5549,47 @@ export interface components {
             run: number;
         };
         /**
+         * Window
+         * @description When a node is away, as ISO-8601 with a time zone, and why.
+         */
+        Window: {
+            /** Format: date-time */
+            ends_at: string;
+            /** @description Why; kept in the audit log. */
+            reason: string;
+            /** Format: date-time */
+            starts_at: string;
+        };
+        /**
+         * WindowFilter
+         * @description Query of the list of windows.
+         */
+        WindowFilter: {
+            /**
+             * Cursor
+             * @description `next` of the page before.
+             */
+            cursor?: string | null;
+            /**
+             * Holds
+             * @description Only those that are not over.
+             * @default false
+             */
+            holds: boolean;
+            /**
+             * Limit
+             * @description Rows of a page.
+             * @default 50
+             */
+            limit: number;
+            /**
+             * Node Id
+             * @description Only of this node.
+             * @default
+             */
+            node_id: string;
+        };
+        /**
          * WithReason
          * @description An action of a person says why.
          */
@@ -5676,6 +5821,7 @@ export type LocalTier = components['schemas']['LocalTier'];
 export type Log = components['schemas']['Log'];
 export type LogQuery = components['schemas']['LogQuery'];
 export type Login = components['schemas']['Login'];
+export type Maintenance = components['schemas']['Maintenance'];
 export type Me = components['schemas']['Me'];
 export type Member = components['schemas']['Member'];
 export type Metadata = components['schemas']['Metadata'];
@@ -5690,6 +5836,7 @@ export type NewShadow = components['schemas']['NewShadow'];
 export type NewToken = components['schemas']['NewToken'];
 export type Node = components['schemas']['Node'];
 export type NodeDetail = components['schemas']['NodeDetail'];
+export type NodeEnd = components['schemas']['NodeEnd'];
 export type NodeFilter = components['schemas']['NodeFilter'];
 export type NotHeard = components['schemas']['NotHeard'];
 export type Numerics = components['schemas']['Numerics'];
@@ -5778,6 +5925,8 @@ export type WaitingJob = components['schemas']['WaitingJob'];
 export type Wall = components['schemas']['Wall'];
 export type WatchQuery = components['schemas']['WatchQuery'];
 export type WhichShadow = components['schemas']['WhichShadow'];
+export type Window = components['schemas']['Window'];
+export type WindowFilter = components['schemas']['WindowFilter'];
 export type WithReason = components['schemas']['WithReason'];
 export type Word = components['schemas']['Word'];
 export type XidAround = components['schemas']['XidAround'];
@@ -7932,6 +8081,45 @@ export interface operations {
             503: components["responses"]["Problem503"];
         };
     };
+    controlplane_api_routers_windows_maintain: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                node_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Window"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
     controlplane_api_routers_identity_re_enrol: {
         parameters: {
             query?: never;
@@ -9104,6 +9292,123 @@ export interface operations {
             400: components["responses"]["Problem400"];
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_windows_list_windows: {
+        parameters: {
+            query?: {
+                /** @description Rows of a page. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                cursor?: string | null;
+                /** @description Only of this node. */
+                node_id?: string;
+                /** @description Only those that are not over. */
+                holds?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        as_of_seq: number;
+                        items: components["schemas"]["Window"][];
+                        next: string | null;
+                        total?: number | null;
+                    };
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_windows_set_window: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Maintenance"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_windows_cancel: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                window_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WithReason"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];
