@@ -18,7 +18,7 @@ from controlplane.protocol.states import EndSource, RequestKind
 
 BY = "its node leaves"
 """Begins what is kept as who has a replica leave, where no person has."""
-MARGIN, SLACK_S = 1.5, 2.0
+MARGIN, SLACK_S = 1.5, 5.0
 """What is measured may take so much longer, and a command so long to arrive: it begins that much before."""
 STEPS_TO_LEAVE = 3.0
 """The step in hand, the one with which the view begins, and one that it commits."""

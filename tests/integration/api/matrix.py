@@ -12,6 +12,7 @@ from django.urls import URLPattern, get_resolver
 from tests.integration.api.conftest import SPEC
 
 WITH_REASON = {"reason": "r"}
+WINDOW = WITH_REASON | {"starts_at": "2100-01-01T00:00:00Z", "ends_at": "2100-01-01T01:00:00Z"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,10 @@ OPERATIONS: dict[str, Row] = {
     "POST /nodes/{node_id}:cordon": Row("operate", WITH_REASON),
     "POST /nodes/{node_id}:uncordon": Row("operate", WITH_REASON),
     "POST /nodes/{node_id}:drain": Row("operate", WITH_REASON),
+    "POST /nodes/{node_id}:maintain": Row("operate", WINDOW),
+    "GET /windows": Row("read"),
+    "POST /windows": Row("operate", WINDOW | {"nodes": ["node_404"]}),
+    "POST /windows/{window_id}:cancel": Row("operate", WITH_REASON),
     "GET /requests": Row("read"),
     "GET /requests/{request_id}": Row("read"),
     "POST /requests/{request_id}:withdraw": Row("operate", WITH_REASON),

@@ -5,20 +5,21 @@ has nothing to do, as the object is so already, is taken too, and changes nothin
 import json
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from controlplane.access.models import AuditEntry
 from controlplane.api import openapi
-from controlplane.fleet.models import Device, Node
+from controlplane.fleet.models import Device, KnownEnd, Node
 from controlplane.jobs.models import Job, Rank, Replica
 from controlplane.policy.capabilities import STANDS
 from controlplane.policy.transitions import TABLES
 from controlplane.recovery import deadletter
 from controlplane.recovery.disruption_models import Breaker
 from controlplane.recovery.models import DeadLetter, Decision, Incident, LetterState, Request
-from controlplane.runtime.clock import now
+from controlplane.runtime.clock import iso, now
 from controlplane.runtime.errors import Conflict
 from tests.integration.api.conftest import SPEC, make_node
 from tests.integration.api.world import running_job
@@ -35,7 +36,19 @@ BODIES: dict[str, dict[str, Any]] = {
     "debug": DEBUG,
     "command-rank": COMMAND,
 }
-NODE_ACTS = ("cordon", "uncordon", "drain", "confirm", "revoke", "restore", "rotate-key", "re-enrol", "remove")
+NODE_BODIES = {"maintain": WHY | {"starts_at": iso(now()), "ends_at": iso(now() + timedelta(hours=1))}}
+NODE_ACTS = (
+    "cordon",
+    "uncordon",
+    "drain",
+    "maintain",
+    "confirm",
+    "revoke",
+    "restore",
+    "rotate-key",
+    "re-enrol",
+    "remove",
+)
 ACTS = {
     "jobs": ("cancel", "checkpoint", "preempt", "resume", *BODIES),
     "nodes": NODE_ACTS,
@@ -44,6 +57,7 @@ ACTS = {
     "decisions": ("approve", "reject", "hold"),
     "requests": ("withdraw",),
     "breakers": ("close",),
+    "windows": ("cancel",),
 }
 STATELESS = {"tokens", "join-tokens", "projects"}
 
@@ -61,7 +75,7 @@ def states(machine: str) -> list[str]:
 def holds(admin: Any, kind: str, found: str, act: str, capabilities: dict[str, str]) -> None:
     """The order is taken or refused as `capabilities` said."""
     why = capabilities[act]
-    answer = admin.post(f"/{kind}/{found}:{act}", BODIES.get(act, WHY))
+    answer = admin.post(f"/{kind}/{found}:{act}", (BODIES | NODE_BODIES).get(act, WHY))
     if why:
         assert (answer.status_code, answer.json()["detail"]) == (409, why)
     else:
@@ -245,6 +259,19 @@ def test_a_request(caller: Any, job: Job, state: str) -> None:
     assert admin.get("/requests").json()["items"][0]["capabilities"] == alone
     assert set(alone) == {"withdraw"}
     holds(admin, "requests", row.pk, "withdraw", alone)
+
+
+@pytest.mark.parametrize("over_by", ["", "user:ada (no fans came)"])
+def test_a_window(caller: Any, over_by: str) -> None:
+    times = {"leaves_at": now(), "back_at": now() + timedelta(hours=1), "said_at": now()}
+    over = {"over_by": over_by, "over_at": now() if over_by else None}
+    row = KnownEnd.objects.create(
+        id="end_1", node=make_node("node-1"), source="window", reason="r", who="user:ada", **times, **over
+    )
+    admin = caller("admin")
+    (shown,) = admin.get("/windows").json()["items"]
+    assert set(shown["capabilities"]) == {"cancel"}
+    holds(admin, "windows", row.pk, "cancel", shown["capabilities"])
 
 
 @pytest.mark.parametrize("state", LetterState.values)

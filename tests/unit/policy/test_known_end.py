@@ -81,7 +81,7 @@ def test_another_is_started_only_where_it_is_in_before_the_node_leaves(in_s: flo
 
 
 def test_without_room_it_leaves_by_a_view_at_the_last_moment_that_is_safe_and_says_why_not_the_cheaper_way() -> None:
-    lead_s = 1.5 * LEAVE_S + 2.0
+    lead_s = 1.5 * LEAVE_S + 5.0
     early, due = notice(lead_s + 0.1, spares=0), notice(lead_s - 0.1, spares=0)
     assert way(early) == "plan_leave" and not only(early, RULE).actions
     assert next_pass_s(early, CONFIG, False) <= NOW_S + 0.1 + 1e-6
@@ -100,10 +100,10 @@ def test_it_leaves_the_view_by_no_fault_and_nobody_is_blamed() -> None:
 
 def test_where_all_must_train_and_no_room_comes_the_job_saves_in_its_grace_and_yields() -> None:
     all_three = {"spares": 0, "job": job(spec=LONG), "checkpoints": (checkpoint(40),)}
-    early, due = notice(SAVE_S + 2.1, **all_three), notice(SAVE_S + 1.9, **all_three)
+    early, due = notice(SAVE_S + 5.1, **all_three), notice(SAVE_S + 4.9, **all_three)
     assert way(early) == "plan_yield"
     decision = only(due, RULE)
-    assert action(decision, EndAttempt).grace_s == pytest.approx(SAVE_S + 1.9)
+    assert action(decision, EndAttempt).grace_s == pytest.approx(SAVE_S + 4.9)
     assert action(decision, SetJobState).to is JobState.PREEMPTED
     assert decision.reason_code == "preempted", "so that neither it nor the next attempt is charged"
     assert "The job's ranks save 10 steps and leave" in decision.sentence
@@ -119,12 +119,12 @@ def test_with_too_little_time_for_a_save_it_saves_what_it_can_and_says_so() -> N
 def test_an_unmeasured_save_gets_the_grace_of_the_spec() -> None:
     settings = msgspec.structs.replace(LONG, scheduling=Scheduling(preempt_grace_s=25.0))
     unknown = change(MEASURED, save_p95_s=None)
-    assert way(notice(27.1, spares=0, learned=unknown, job=job(spec=settings))) == "plan_yield"
-    assert way(notice(26.9, spares=0, learned=unknown, job=job(spec=settings))) == "yield"
+    assert way(notice(30.1, spares=0, learned=unknown, job=job(spec=settings))) == "plan_yield"
+    assert way(notice(29.9, spares=0, learned=unknown, job=job(spec=settings))) == "yield"
 
 
 def test_a_window_begins_so_early_that_it_is_done_when_it_starts_and_not_earlier() -> None:
-    lead_s = 1.5 * RELIEVE_S + 2.0
+    lead_s = 1.5 * RELIEVE_S + 5.0
     assert way(notice(lead_s + 1.0, EndSource.WINDOW)) == "plan_relieve"
     assert next_pass_s(notice(3600.0, EndSource.WINDOW), CONFIG, False) is not None
     assert way(notice(lead_s - 1.0, EndSource.WINDOW)) == "relieve"
@@ -134,7 +134,7 @@ def test_a_successor_that_is_late_is_not_waited_for_beyond_the_last_safe_moment(
     by = "its node leaves: node-1, terminate"
     late = with_(notice(6.0), 1, ordered_out=by, relieved=by)
     assert action(only(late, RULE), OrderOut).at_once
-    comes = with_(notice(12.0), 1, ordered_out=by, relieved=by)
+    comes = with_(notice(13.0), 1, ordered_out=by, relieved=by)
     assert not any(actions(d, OrderOut) for d in decisions(comes)), "there is time for the other way still"
 
 
