@@ -1,4 +1,4 @@
-"""What a node that lies can do with notices: nothing to other nodes, nothing at absurd times, nothing by saying it often."""
+"""What a node that lies can do with notices: nothing to others, nothing at absurd times, nothing by saying it often."""
 
 import msgspec
 import pytest
