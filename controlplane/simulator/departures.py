@@ -5,6 +5,7 @@ all that is on it, and may come back with another boot. Some notices are withdra
 from chances of its own.
 """
 
+import math
 import random
 from dataclasses import dataclass
 
@@ -42,11 +43,13 @@ class Departures:
         self._kernel, self._server, self._agents = kernel, server, agents
         self._random = random.Random(f"departures {seed}")
         self._going: dict[str, float] = {}
+        self._until_s = math.inf
         self.happened: list[str] = []
         self.left: list[Left] = []
 
     def schedule(self, since_s: float, until_s: float, notices: int, windows: int) -> None:
-        """So many of each."""
+        """So many of each, which have left by `until_s` or soon after."""
+        self._until_s = until_s
         for _ in range(notices):
             self._kernel.after(self._random.uniform(since_s, until_s), self.notice)
         for _ in range(windows):
@@ -57,7 +60,7 @@ class Departures:
         agent = self._node()
         if agent is None:
             return
-        in_s = self._random.choice(NOTICES_S) if in_s is None else in_s
+        in_s = self._soon(self._random.choice(NOTICES_S)) if in_s is None else in_s
         self.happened.append(NOTICE)
         self._kernel.log("fault", f"{agent.node} has a notice of {in_s:.0f} s")
         self._going[agent.node] = self._kernel.now_s + in_s
@@ -71,9 +74,10 @@ class Departures:
         """A person sets one, and may cancel it."""
         agent = self._node()
         if agent is None or self._server.paused:
-            self._kernel.after(AGAIN_S, self.window)
+            if self._kernel.now_s < self._until_s:
+                self._kernel.after(AGAIN_S, self.window)
             return
-        ahead_s, lasts_s = self._random.uniform(*AHEAD_S), self._random.uniform(*LASTS_S)
+        ahead_s, lasts_s = self._soon(self._random.uniform(*AHEAD_S)), self._random.uniform(*LASTS_S)
         now_s, row = self._kernel.now_s, self._server.rows.nodes[agent.node]
         self.happened.append(WINDOW)
         self._kernel.log("person", f"{agent.node} is away from {ahead_s:.0f} s on, for {lasts_s:.0f} s")
@@ -90,6 +94,9 @@ class Departures:
         if self._random.random() < 0.2:
             self._kernel.after(self._random.uniform(0.0, ahead_s), self._cancel, agent, row)
         self._kernel.after(ahead_s, self._leave, agent, ahead_s, max(1.0, lasts_s - UP_BEFORE_S))
+
+    def _soon(self, in_s: float) -> float:
+        return min(in_s, max(NOTICES_S[0], self._until_s - self._kernel.now_s))
 
     def _read(self, agent: Agent) -> None:
         """What its provider says now, as long as the machine is there."""
