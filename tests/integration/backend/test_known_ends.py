@@ -62,7 +62,6 @@ def test_a_notice_of_the_agent_is_a_row_of_its_node_alone_and_the_jobs_there_are
     assert [each for each, end in facts.items() if end is not None] == [name]
 
 
-
 def test_what_is_said_again_replaces_what_was_said_and_what_is_withdrawn_is_over() -> None:
     fleet = make_fleet(1)
     fleet.tell("n1", notice(IN_S), notice(90.0, "later"))
