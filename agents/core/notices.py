@@ -4,7 +4,7 @@ A source that says another moment all the time is told of now and then; what is 
 """
 
 from agents.core.events import NoticeRead
-from agents.core.state import NoticeTold
+from agents.core.state import NoticeSaid
 from agents.core.turn import Turn
 from controlplane.protocol.bounds import MAX_NOTICE_S
 from controlplane.protocol.frames import NodeNotice
@@ -17,19 +17,19 @@ AGAIN_S = 5.0
 
 def on_read(turn: Turn, event: NoticeRead) -> None:
     """The server hears how long is left; it counts by its own clock."""
-    left_s, told = event.leaves_in_s, turn.state.notice
+    left_s, last = event.leaves_in_s, turn.state.notice
     if left_s is not None and not 0.0 <= left_s <= MAX_NOTICE_S:
         turn.note("notice ignored: it is no time that a provider gives notice of", leaves_in_s=left_s)
         return
     leaves_s = None if left_s is None else event.now_s + left_s
-    if told is not None and (event.now_s - told.at_s < AGAIN_S or _same(told.leaves_s, leaves_s)):
+    if last is not None and (event.now_s - last.at_s < AGAIN_S or _same(last.leaves_s, leaves_s)):
         return
-    turn.set(notice=NoticeTold(at_s=event.now_s, leaves_s=leaves_s))
+    turn.set(notice=NoticeSaid(at_s=event.now_s, leaves_s=leaves_s))
     turn.note("this node leaves" if left_s is not None else "this node stays", leaves_in_s=left_s, reason=event.reason)
     turn.report(NodeNotice(left_s, event.reason))
 
 
-def _same(told_s: float | None, found_s: float | None) -> bool:
-    if told_s is None or found_s is None:
-        return told_s is found_s
-    return abs(told_s - found_s) < SAME_S
+def _same(said_s: float | None, found_s: float | None) -> bool:
+    if said_s is None or found_s is None:
+        return said_s is found_s
+    return abs(said_s - found_s) < SAME_S

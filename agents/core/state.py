@@ -252,7 +252,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoticeTold:
+class NoticeSaid:
     """What was told last of this node's end, at `at_s`: that it leaves at `leaves_s` (None: that it stays); monotonic
     seconds."""
 
@@ -300,4 +300,4 @@ class State:
     rules: NodeRules = DEFAULT_RULES
     refused_by_policy: int = 0
     reading: str = ""
-    notice: NoticeTold | None = None
+    notice: NoticeSaid | None = None

@@ -58,11 +58,10 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
         yield attempt_due_s(snapshot, config)
     if snapshot.job.end_held_until_s is not None:
         yield snapshot.job.end_held_until_s
-    yield from (*moments(snapshot, config), *consent.moments(snapshot), *time_limit.moments(snapshot))
+    yield from (*moments(snapshot, config), *consent.moments(snapshot), *_ends(snapshot, config))
     attempt = snapshot.attempt
     if attempt is None or not attempt_live(snapshot):
         return
-    yield from leaving.moments(snapshot, config)
     if current_view(snapshot) is None:
         yield attempt.started_s + setup_patience_s(snapshot)
     elif not installed(snapshot):
@@ -108,6 +107,12 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
         if (over_s := acts_at_s(snapshot, config, node)) is not None:
             yield over_s
     yield from _replica_moments(snapshot, config, retry_s)
+
+
+def _ends(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
+    """Of the job, and of nodes."""
+    yield from time_limit.moments(snapshot)
+    yield from leaving.moments(snapshot, config)
 
 
 def _seeks(snapshot: JobSnapshot) -> bool:

@@ -186,16 +186,16 @@ class Store(Processes):
                 refuse(rows, path, words, self.now_s)
             case due.CloseSession() | due.ObserveSave() | due.MoveSave() | due.AskReader() | due.EndReading():
                 self._of_deadline(change)
-            case CountActs() | OpenBreaker() | CloseBreaker():
-                self._of_budget(change)
-            case NoteEnd():
-                noted(rows.nodes[change.node], change, self.now_s)
-                self.on_wake("")
+            case CountActs() | OpenBreaker() | CloseBreaker() | NoteEnd():
+                self._of_fleet(change)
             case kinds.Publish() | kinds.Audit() | kinds.Count():
                 pass  # Events, the audit log and counters are not simulated.
 
-    def _of_budget(self, change: BreakerChange) -> None:
-        if (made := self._rows.budget.take(change, self.now_s)) is not None:
+    def _of_fleet(self, change: BreakerChange | NoteEnd) -> None:
+        if isinstance(change, NoteEnd):
+            noted(self._rows.nodes[change.node], change, self.now_s)
+            self.on_wake("")
+        elif (made := self._rows.budget.take(change, self.now_s)) is not None:
             self._kernel.after(CLOSED_AFTER_S, self.close_breaker, made.id)
 
     def close_breaker(self, breaker: str) -> None:

@@ -86,7 +86,7 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
         elif way.name == YIELD:
             return (_yield(snapshot, case, way),)
         elif not (replica.ordered_out and _goes(replica)):
-            found.append(_order(snapshot, case, way))
+            found.append(_leave(snapshot, case, way))
             begun = begun or way.name == RELIEVE
             gone += (replica,) if way.name == LEAVE else ()
     return tuple(found)
@@ -198,9 +198,9 @@ def _is_due(snapshot: JobSnapshot, case: Case, way: Way) -> bool:
     return case.end.leaves_s - snapshot.now_s <= way.lead_s
 
 
-def _order(snapshot: JobSnapshot, case: Case, way: Way) -> Decision:
+def _leave(snapshot: JobSnapshot, case: Case, way: Way) -> Decision:
     replica, at_once = case.replica, way.name == LEAVE
-    order = OrderOut(
+    move = OrderOut(
         replica=replica.index,
         incarnation=replica.incarnation,
         by=f"{leaving.BY}: {case.node.name}, {case.end.reason}",
@@ -212,7 +212,7 @@ def _order(snapshot: JobSnapshot, case: Case, way: Way) -> Decision:
         if at_once
         else "trains on until another has caught up on a node that stays and takes its place"
     )
-    return _decided(snapshot, case, way, f"Replica {replica.index} {how}", (order,), "")
+    return _decided(snapshot, case, way, f"Replica {replica.index} {how}", (move,), "")
 
 
 def _plan(snapshot: JobSnapshot, case: Case, way: Way) -> Decision:
@@ -229,7 +229,7 @@ def _plan(snapshot: JobSnapshot, case: Case, way: Way) -> Decision:
 def _yield(snapshot: JobSnapshot, case: Case, way: Way) -> Decision:
     """SIGTERM, save, leave; SIGKILL when the node leaves and no later."""
     attempt = snapshot.attempt
-    assert attempt is not None, "it lives"
+    assert attempt is not None, "an attempt runs"
     left_s = max(0.0, case.end.leaves_s - snapshot.now_s)
     newer = max(0, snapshot.job.committed_step - newest_kept(snapshot))
     trains = snapshot.job.state in YIELDS

@@ -155,28 +155,28 @@ def test_nobody_there_is_an_error() -> None:
             source.read(NOW_S)
 
 
-def told(state: State, now_s: float, left_s: float | None) -> tuple[State, list[NodeNotice]]:
+def heard(state: State, now_s: float, left_s: float | None) -> tuple[State, list[NodeNotice]]:
     state, _ = step(state, NoticeRead(now_s=now_s, leaves_in_s=left_s, reason="r"))
     return state, [kept.body for kept in state.events if isinstance(kept.body, NodeNotice)]
 
 
 def test_it_is_told_once_after_each_start_and_then_when_it_changes() -> None:
-    state, said = told(FRESH, 10.0, None)
+    state, said = heard(FRESH, 10.0, None)
     assert [each.leaves_in_s for each in said] == [None], "what was told before this start may not hold any more"
-    state, said = told(state, 20.0, None)
+    state, said = heard(state, 20.0, None)
     assert len(said) == 1
-    state, said = told(state, 30.0, 30.0)
-    state, said = told(state, 40.0, 20.5)
+    state, said = heard(state, 30.0, 30.0)
+    state, said = heard(state, 40.0, 20.5)
     assert [each.leaves_in_s for each in said] == [None, 30.0], "the same moment, read again"
-    state, said = told(state, 50.0, 60.0)
-    state, said = told(state, 60.0, None)
+    state, said = heard(state, 50.0, 60.0)
+    state, said = heard(state, 60.0, None)
     assert [each.leaves_in_s for each in said] == [None, 30.0, 60.0, None]
 
 
 def test_a_source_that_changes_its_mind_all_the_time_is_told_of_now_and_then() -> None:
     state = FRESH
     for tick in range(100):
-        state, said = told(state, 10.0 + tick * 0.1, 1000.0 * (tick % 2) + 5.0)
+        state, said = heard(state, 10.0 + tick * 0.1, 1000.0 * (tick % 2) + 5.0)
     assert len(said) <= 3
 
 
@@ -187,14 +187,14 @@ def test_a_moment_that_is_none_is_noted_and_not_told(left_s: float) -> None:
 
 
 def test_a_source_that_fails_says_so_once_and_nothing_follows(tmp_path: Path) -> None:
-    path, heard, noted = written(tmp_path / "notice", "garbage"), list[Any](), list[str]()
-    watch = Watch(FileNotices(path), heard.append, lambda event, **fields: noted.append(event))
+    path, events, noted = written(tmp_path / "notice", "garbage"), list[Any](), list[str]()
+    watch = Watch(FileNotices(path), events.append, lambda event, **fields: noted.append(event))
     for _ in range(3):
         asyncio.run(watch.look())
-    assert (heard, noted) == ([], ["notice not read"])
+    assert (events, noted) == ([], ["notice not read"])
     written(path, {"leaves_in_s": 40}, at_s=time.time())
     asyncio.run(watch.look())
-    assert 38.0 < heard[0].leaves_in_s <= 40.0
+    assert 38.0 < events[0].leaves_in_s <= 40.0
 
 
 def test_the_settings_choose_the_driver_and_refuse_what_does_not_fit() -> None:

@@ -25,10 +25,10 @@ ANY_TWO = spec(min_replicas=2, training=LONG.training)
 
 
 def end(in_s: float, source: EndSource = EndSource.SPOT, **fields: object) -> KnownEnd:
-    told: dict[str, object] = {
+    fields_of: dict[str, object] = {
         "id": "end_1", "source": source, "leaves_s": NOW_S + in_s, "said_s": NOW_S - 1.0, "reason": "terminate",
     }  # fmt: skip
-    return KnownEnd(**(told | fields))  # type: ignore[arg-type]
+    return KnownEnd(**(fields_of | fields))  # type: ignore[arg-type]
 
 
 def leaves(snapshot: JobSnapshot, known: KnownEnd | None, node_id: str = "n1") -> JobSnapshot:
@@ -52,9 +52,9 @@ def test_what_each_way_needs_is_what_this_job_was_measured_to_take() -> None:
 
 def test_a_notice_of_30_s_has_another_started_beside_it_at_once_where_there_is_room() -> None:
     decision = only(notice(), RULE)
-    order = action(decision, OrderOut)
-    assert (decision.choice, order.replica, order.at_once) == ("relieve", 1, False)
-    assert order.by == "its node leaves: node-1, terminate"
+    move = action(decision, OrderOut)
+    assert (decision.choice, move.replica, move.at_once) == ("relieve", 1, False)
+    assert move.by == "its node leaves: node-1, terminate"
     stakes = prices.Stakes(gpus=2, asked=3, missing=1, started=0, placeable=0)
     times = prices.times_of(notice(), CONFIG)
     assert decision.cost_gpu_s == prices.beside_s(times, stakes, late_s=0.0) == pytest.approx(2 * 3 * (0.9 + 1.0 / 3))
