@@ -109,7 +109,7 @@ JUDGED = (
             "clock_and_effective_time", "clock_and_incidents", "clock_set",
             "clock_steps", "device_resets", "effective_time", "elsewhere", "ends", "entrypoints",
             "evidence", "figures", "fleetmap", "held_nodes", "identity", "incident_causes",
-            "incident_timeline", "incidents", "keeping", "lasting_flags", "launch_fields", "load_growth",
+            "incident_timeline", "incidents", "keeping", "known_ends", "lasting_flags", "launch_fields", "load_growth",
             "logs", "looks", "not_heard", "one_truth", "opinion", "pace", "readers", "real_clock",
             "recompute", "relief", "requests", "set_back", "shared_runs", "sockets", "speed", "stall",
             "stuck", "two_deaths", "two_nodes", "unknown_signals", "void_starts", "windows", "work_at_risk",
