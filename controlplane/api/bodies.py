@@ -155,12 +155,13 @@ class ReEnrol(Body, frozen=True, kw_only=True):
 
 class NewPolicy(Body, frozen=True, kw_only=True):
     """A policy document as YAML or JSON `text`. `parent`: the newest version that its author knows, 0 where there is
-    none. `job_id`: of this job; "": the fleet's."""
+    none. `job_id`: of this job, `project`: of this project; neither: the fleet's."""
 
     text: Annotated[str, Meta(max_length=100_000)]
     parent: Index
     reason: Reason
     job_id: Annotated[str, Meta(max_length=64)] = ""
+    project: Annotated[str, Meta(max_length=63)] = ""
 
 
 class PolicyRollback(Body, frozen=True, kw_only=True):
@@ -170,15 +171,18 @@ class PolicyRollback(Body, frozen=True, kw_only=True):
     parent: Index
     reason: Reason
     job_id: Annotated[str, Meta(max_length=64)] = ""
+    project: Annotated[str, Meta(max_length=63)] = ""
 
 
 class ReplayPolicy(Body, frozen=True, kw_only=True):
     """The decisions of the last `since_s` seconds, from `cursor` on, at most `limit` of a page. `text`: by this
-    document of the fleet (`job_id` "") or of a job; null: each by its own policy, of this job or of all."""
+    document of the fleet, of a `project` or of a job (`job_id`); null: each by its own policy, of this job, of the
+    project's jobs or of all."""
 
     since_s: Annotated[float, Meta(gt=0, le=366 * 86400)]
     text: Annotated[str, Meta(max_length=100_000)] | None = None
     job_id: Annotated[str, Meta(max_length=64)] = ""
+    project: Annotated[str, Meta(max_length=63)] = ""
     cursor: Annotated[str, Meta(max_length=200)] = ""
     limit: Annotated[int, Meta(ge=1, le=2000)] = 500
 

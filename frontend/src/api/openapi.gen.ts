@@ -1303,8 +1303,8 @@ export interface paths {
         };
         /**
          * The policy in force
-         * @description Of the fleet, or of a job: the document, every field in force with the provenance of its default, and what was
-         *     measured here of the things that its timeouts bound.
+         * @description Of the fleet, a project or a job: the document, every field in force with the provenance of its default, and what
+         *     was measured here of the things that its timeouts bound.
          */
         get: operations["controlplane_api_routers_policy_get_policy"];
         put?: never;
@@ -1467,8 +1467,9 @@ export interface paths {
         put?: never;
         /**
          * Change a policy
-         * @description A document that names the fields that differ from the defaults, or for a job from the fleet's. 422 with every
-         *     fault; 409 where `parent` is not the newest version any more, so that two editors never overwrite each other.
+         * @description A document that names the fields that differ from the defaults, or for a project or job from what is above it.
+         *     422 with every fault; 409 where `parent` is not the newest version any more, so that two editors never overwrite
+         *     each other.
          */
         post: operations["controlplane_api_routers_policy_put"];
         delete?: never;
@@ -2152,6 +2153,8 @@ export interface components {
          * Decision
          * @description One decision with its evidence. `routine`: part of an orderly protocol. `job_id` None: it is
          *         about the fleet. `verdict`: what people said last of one that was only recommended (`mode`), "" for nothing.
+         *         `policy_documents`: the number of the document of the fleet and, about a job, of its project and its own that made
+         *         the policy `policy_version` (0: there was none; null: decided by an earlier release).
          */
         Decision: {
             actions: Record<string, unknown>[];
@@ -2174,6 +2177,10 @@ export interface components {
             /** @default null */
             job_name: string | null;
             mode: string;
+            /** @default null */
+            policy_documents: {
+                [key: string]: number;
+            } | null;
             policy_version: string;
             reason_code: string;
             routine: boolean;
@@ -2214,6 +2221,10 @@ export interface components {
             /** @default null */
             job_name: string | null;
             mode: string;
+            /** @default null */
+            policy_documents: {
+                [key: string]: number;
+            } | null;
             policy_version: string;
             reach: string[];
             reason_code: string;
@@ -2402,10 +2413,16 @@ export interface components {
             before: number;
             /**
              * Job Id
-             * @description Of this job; without it the fleet's.
+             * @description Of this job; without it and a project the fleet's.
              * @default
              */
             job_id: string;
+            /**
+             * Project
+             * @description Of this project; not together with a job.
+             * @default
+             */
+            project: string;
         };
         /**
          * DryRun
@@ -3506,12 +3523,14 @@ export interface components {
         /**
          * NewPolicy
          * @description A policy document as YAML or JSON `text`. `parent`: the newest version that its author knows, 0 where there is
-         *         none. `job_id`: of this job; "": the fleet's.
+         *         none. `job_id`: of this job, `project`: of this project; neither: the fleet's.
          */
         NewPolicy: {
             /** @default  */
             job_id: string;
             parent: number;
+            /** @default  */
+            project: string;
             /** @description Why; kept in the audit log. */
             reason: string;
             text: string;
@@ -3805,9 +3824,9 @@ export interface components {
         };
         /**
          * Policy
-         * @description The policy of the fleet (`job_id` null) or of a job. `number` of the newest document (0: none, all is by
-         *         default), which is `document`, and `text` as YAML. `version`: what decisions by it carry. `rules` that obey a mode;
-         *         `modes` and `xids` in force.
+         * @description The policy of the fleet, of a `project`, or of a job (`job_id`) in its project. `number` of the newest document
+         *         (0: none, all is as above it), which is `document`, and `text` as YAML. `version`: what decisions by it carry.
+         *         `rules` that obey a mode; `modes` and `xids` in force.
          */
         Policy: {
             document: Record<string, unknown>;
@@ -3819,6 +3838,7 @@ export interface components {
                 [key: string]: string;
             };
             number: number;
+            project: string | null;
             rules: string[];
             text: string;
             version: string;
@@ -3846,9 +3866,9 @@ export interface components {
         };
         /**
          * PolicyField
-         * @description One setting. `value` in force here, `set_by`: default, fleet or job; `least` and `most` that a document may say,
-         *         in `unit`. `source` of the default (own value, measured, source) and `because` of what. `safer`: the direction in
-         *         which a job's policy may move it; "": it is the fleet's alone.
+         * @description One setting. `value` in force here, `set_by`: default, fleet, project or job; `least` and `most` that a document
+         *         may say, in `unit`. `source` of the default (own value, measured, source) and `because` of what. `safer`: the
+         *         direction in which a project's or job's policy may move it; "": it is the fleet's alone.
          */
         PolicyField: {
             because: string;
@@ -3901,6 +3921,8 @@ export interface components {
             /** @default  */
             job_id: string;
             parent: number;
+            /** @default  */
+            project: string;
             /** @description Why; kept in the audit log. */
             reason: string;
             to: number;
@@ -3912,10 +3934,16 @@ export interface components {
         PolicyScope: {
             /**
              * Job Id
-             * @description Of this job; without it the fleet's.
+             * @description Of this job; without it and a project the fleet's.
              * @default
              */
             job_id: string;
+            /**
+             * Project
+             * @description Of this project; not together with a job.
+             * @default
+             */
+            project: string;
         };
         /**
          * PolicyVersion
@@ -4321,7 +4349,8 @@ export interface components {
         /**
          * ReplayPolicy
          * @description The decisions of the last `since_s` seconds, from `cursor` on, at most `limit` of a page. `text`: by this
-         *         document of the fleet (`job_id` "") or of a job; null: each by its own policy, of this job or of all.
+         *         document of the fleet, of a `project` or of a job (`job_id`); null: each by its own policy, of this job, of the
+         *         project's jobs or of all.
          */
         ReplayPolicy: {
             /** @default  */
@@ -4330,6 +4359,8 @@ export interface components {
             job_id: string;
             /** @default 500 */
             limit: number;
+            /** @default  */
+            project: string;
             since_s: number;
             /** @default null */
             text: string | null;
@@ -5365,7 +5396,7 @@ export interface components {
             cursor?: string | null;
             /**
              * Job Id
-             * @description Of this job; without it the fleet's.
+             * @description Of this job; without it and a project the fleet's.
              * @default
              */
             job_id: string;
@@ -5375,6 +5406,12 @@ export interface components {
              * @default 50
              */
             limit: number;
+            /**
+             * Project
+             * @description Of this project; not together with a job.
+             * @default
+             */
+            project: string;
         };
         /**
          * WaitingJob
@@ -8227,8 +8264,10 @@ export interface operations {
     controlplane_api_routers_policy_get_policy: {
         parameters: {
             query?: {
-                /** @description Of this job; without it the fleet's. */
+                /** @description Of this job; without it and a project the fleet's. */
                 job_id?: string;
+                /** @description Of this project; not together with a job. */
+                project?: string;
             };
             header?: never;
             path?: never;
@@ -8258,8 +8297,10 @@ export interface operations {
     controlplane_api_routers_policy_diff: {
         parameters: {
             query: {
-                /** @description Of this job; without it the fleet's. */
+                /** @description Of this job; without it and a project the fleet's. */
                 job_id?: string;
+                /** @description Of this project; not together with a job. */
+                project?: string;
                 before: number;
                 after: number;
             };
@@ -8465,8 +8506,10 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
-                /** @description Of this job; without it the fleet's. */
+                /** @description Of this job; without it and a project the fleet's. */
                 job_id?: string;
+                /** @description Of this project; not together with a job. */
+                project?: string;
             };
             header?: never;
             path?: never;

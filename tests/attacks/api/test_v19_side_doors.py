@@ -38,6 +38,7 @@ QUERIES = {
     "GET /policy/versions": "job_id",
     "GET /requests": "job_id",
 }
+POLICIES = sorted(name for name in {**BODIES, **QUERIES} if "/policy" in name)
 FILTERS = frozenset({"GET /events", "GET /events/watch", "GET /jobs", "GET /requests"})
 """What is not seen gives an empty list."""
 
@@ -92,6 +93,20 @@ def test_a_job_or_a_project_named_in_a_query_is_judged_too(db: None, operation: 
         assert eve.status_code == 404
     mia = caller_of(account("mia", hush_hush=Role.VIEWER)).get(where)
     assert mia.status_code == 200 and found.job.id in mia.content.decode() + name
+
+
+@pytest.mark.parametrize("operation", POLICIES)
+def test_a_project_named_for_its_policy_is_judged_and_hidden_as_one_that_is_not_there(db: None, operation: str) -> None:
+    found, (method, path) = tenants(), operation.split(" ")
+    where = f"{path}?{QUERIES[operation].replace('job_id', 'project')}" if method == "GET" else path
+    eve = caller_of(account("eve", fleet="operate", daylight=Role.ADMIN))
+    answers = []
+    for name in (found.project.name, "no-such-one"):
+        answer = (
+            eve.get(f"{where}={name}") if method == "GET" else eve.post(path, BODIES[operation] | {"project": name})
+        )
+        answers.append((answer.status_code, answer.json()["detail"].replace(name, "X")))
+    assert answers[0] == answers[1] and answers[0][0] == 404
 
 
 def own_operator() -> tuple[Caller, Job]:

@@ -19,6 +19,7 @@ from controlplane.jobs.models import Job
 from controlplane.policies import services as policies
 from controlplane.policies import shadows
 from controlplane.policies.models import ShadowRun
+from controlplane.policies.whose import FLEETS
 from controlplane.policy.shadow import Bar
 from controlplane.recovery import shadowing, verdicts
 from controlplane.recovery.disruption_models import Breaker
@@ -141,7 +142,7 @@ def target(ids: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Callable[[st
             # The policy still recommends it.
             monkeypatch.setattr(verdicts, "_why_no_approval", lambda *args, **given: "")
         if path.endswith(":rollback"):
-            policies.put(None, {"max_acts": 9}, policies.Edit(parent=0, reason="r", actor="user:ada"), ground())
+            policies.put(FLEETS, {"max_acts": 9}, policies.Edit(parent=0, reason="r", actor="user:ada"), ground())
         if path.endswith(("/shadow:promote", "/shadow:stop")):
             run = shadows.start(
                 {"max_acts": 9}, Bar(), ground=ground(), actor="user:ada", reason="r", after=shadowing.newest_id()

@@ -128,6 +128,19 @@ OF_PROJECTS: dict[str, Row] = {
 """Operations on one project and on what belongs to it. Making and changing a project is the fleet's."""
 OF_THE_FLEET = frozenset({"POST /projects/{name}:set"})
 
+_NAMED = {
+    "GET /policy": "?project={name}",
+    "GET /policy/versions": "?project={name}",
+    "GET /policy/diff": "?before=0&after=0&project={name}",
+}
+BY_NAME: dict[str, Row] = {
+    name: Row(row.needed, row.body | {"project": "{name}"} if name.startswith("POST") else {}, _NAMED.get(name, ""))
+    for name, row in OPERATIONS.items()
+    if name.partition(" ")[2]
+    in ("/policy", "/policy/versions", "/policy/diff", "/policy:put", "/policy:replay", "/policy:rollback")
+}
+"""Operations on the fleet that are one on a project where its name stands in their query or body."""
+
 OTHER_ADDRESSES: dict[str, str] = {
     "agent/v1/enroll": "a join token in the body",
     "healthz": "everybody: it says only that the process answers",
@@ -168,6 +181,21 @@ def streaming_operations() -> set[str]:
         for method, operation in methods.items()
         if operation[EXTRA]["media_type"] == "text/event-stream"
     }
+
+
+def policies_by_project() -> set[str]:
+    """Operations on policies that take the name of a project in their query or body."""
+    from controlplane.api.app import api
+    from controlplane.api.edge import EXTRA
+
+    found = set()
+    for path, methods in api.get_openapi_schema(path_prefix="")["paths"].items():
+        for method, operation in methods.items():
+            names = {each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"}
+            names |= set(getattr(operation[EXTRA]["body"], "__struct_fields__", ()))
+            if path.startswith("/policy") and "project" in names:
+                found.add(f"{method.upper()} {path}")
+    return found
 
 
 def other_addresses() -> set[str]:
