@@ -63,7 +63,7 @@ def publish_decision(row: Decision) -> None:
         "decision.made" if row.applied else "decision.recommended",
         row.sentence,
         job_id=row.job_id or "",
-        node_id="" if row.job_id or row.incident is None else row.incident.node_id or "",
+        node_id=_node_of(row),
         entity="decision",
         entity_id=row.id,
         patch=lambda: _patch(row.pk),
@@ -77,11 +77,17 @@ def publish_verdict(row: Decision, sentence: str) -> None:
         "decision.verdict",
         sentence,
         job_id=row.job_id or "",
+        node_id=_node_of(row),
         entity="decision",
         entity_id=row.id,
         patch=lambda: _patch(row.pk),
         data={"verdict": row.verdict},
     )
+
+
+def _node_of(row: Decision) -> str:
+    """Of a decision about the fleet: the node of its incident."""
+    return "" if row.job_id or row.incident is None else row.incident.node_id or ""
 
 
 def _patch(decision_id: str) -> dict[str, Any]:

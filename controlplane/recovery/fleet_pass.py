@@ -22,7 +22,17 @@ from controlplane.policy import plan
 from controlplane.policy.findings import KINDS
 from controlplane.policy.fleet import RISK_RULE, FleetSnapshot, HardwareIncident, decide_fleet
 from controlplane.protocol.states import IncidentOutcome, IncidentState, Mode
-from controlplane.recovery import asked, disruption, incidents, load, load_nodes, shared, signals
+from controlplane.recovery import (
+    asked,
+    disruption,
+    health_gate,
+    incidents,
+    load,
+    load_nodes,
+    recommended,
+    shared,
+    signals,
+)
 from controlplane.recovery.audited import audit_decision
 from controlplane.recovery.commit import commit
 from controlplane.recovery.decided import new_row, publish_decision
@@ -101,6 +111,8 @@ def load_fleet() -> FleetSnapshot:
         ),
         segments=load.segments(),
         drains=drains,
+        recommended=recommended.of_fleet(MAX_FINDINGS),
+        blind=health_gate.is_blind(),
     )
     return fleet_snapshot_of(parts)
 

@@ -14,7 +14,7 @@ from controlplane.jobs.services import submit_job
 from controlplane.policies.models import ShadowRun
 from controlplane.protocol.spec_lint import lint
 from controlplane.recovery.disruption_models import Breaker
-from controlplane.recovery.models import Request, Signal
+from controlplane.recovery.models import Decision, Request, Signal
 from controlplane.runtime.clock import now
 from tests.integration.api.conftest import Caller, make_node
 from tests.integration.api.matrix import OF_PROJECTS, OF_THE_FLEET
@@ -141,15 +141,20 @@ def test_an_operator_of_a_project_is_none_of_the_fleet(db: None) -> None:
     tenants()
     eve = caller_of(account("eve", daylight=Role.ADMIN))
     Breaker.objects.create(id="brk_1", code="evict", reason="3 acts", opened_at=now(), decision_id="dec_fleet")
+    fields = {"rule": "r", "choice": "c", "reason_code": "r", "sentence": "s", "policy_version": "p", "snapshot": b""}
+    Decision.objects.create(id="dec_fleet", job=None, at=now(), key="k", mode="recommend", applied=False, **fields)
     assert eve.get("/breakers").json()["items"][0]["id"] == "brk_1"
+    assert eve.get("/decisions/dec_fleet").json()["approvals_needed"] == 1, "it is everybody's to read"
     for path, body in (
         ("/breakers/brk_1:close", {"reason": "r"}),
+        *((f"/decisions/dec_fleet:{act}", {"reason": "r"}) for act in ("approve", "reject", "hold")),
         ("/policy:replay", {"since_s": 60}),
         ("/policy:put", {"text": "{}", "parent": 0, "reason": "r"}),
         ("/policy/shadow:start", {"text": "stop_grace_s: 11\n", "reason": "r"}),
         ("/policy/shadow:promote", {"run": 1, "parent": 0, "reason": "r"}),
     ):
         assert eve.post(path, body).status_code == 403, path
+    assert Decision.objects.get(pk="dec_fleet").verdicts == []
     assert Breaker.objects.get().closed_at is None and not ShadowRun.objects.exists()
 
 
