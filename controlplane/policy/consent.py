@@ -26,10 +26,6 @@ class Asked(Protocol):
         """Server seconds."""
 
     @property
-    def blind(self) -> bool:
-        """The control plane does not see well."""
-
-    @property
     def recommended(self) -> Sequence[Recommendation]:
         """What was recommended, with what people said."""
 
@@ -39,16 +35,17 @@ def approvers_needed(cost_gpu_s: float | None, config: PolicyConfig) -> int:
     return 2 if cost_gpu_s is not None and cost_gpu_s > config.second_approver_gpu_s else 1
 
 
-def consent(snapshot: Asked, decision: Decision, config: PolicyConfig, after_s: float) -> str:
+def consent(snapshot: Asked, decision: Decision, config: PolicyConfig, *, after_s: float, paused: bool) -> str:
     """Why a recommended decision is carried out now, in words; "" while it waits for a person, or was rejected.
-    `after_s`: so long nobody may object (0: only a person's word counts)."""
+    `after_s`: so long nobody may object (0: only a person's word counts), which says nothing while detection is
+    `paused`."""
     known = next((each for each in snapshot.recommended if each.key == decision.key), None)
     if known is None or known.verdict is Verdict.REJECTED:
         return ""
     if len(known.approvers) >= approvers_needed(decision.cost_gpu_s, config):
         return f"Approved by {' and '.join(known.approvers)}."
     acts_s = act_at_s(known, after_s)
-    if acts_s is None or snapshot.now_s < acts_s or snapshot.blind:
+    if acts_s is None or snapshot.now_s < acts_s or paused:
         return ""
     return f"Nobody objected within {after_s:.0f} s of its recommendation."
 

@@ -69,7 +69,9 @@ def _decide(snapshot: JobSnapshot, config: PolicyConfig) -> Plan:
         for proposed in rule.decide(snapshot, config):
             # One attempt's key must never silence the same words about another attempt.
             decision = msgspec.structs.replace(proposed, key=f"{attempt}:{proposed.key}", mode=mode)
-            if mode is Mode.RECOMMEND and (why := consent(snapshot, decision, config, after_s)):
+            if mode is Mode.RECOMMEND and (
+                why := consent(snapshot, decision, config, after_s=after_s, paused=snapshot.blind)
+            ):
                 decision = agreed(decision, why)
             if decision.mode is not Mode.ENFORCE:
                 decisions.append(decision)

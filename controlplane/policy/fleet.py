@@ -49,7 +49,7 @@ class FleetSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     the returns concern, and what the disruption budget counts (see `JobSnapshot`), with the `segments`
     of all nodes by id. `requests`: the
     drains of nodes that have not ended. `recommended`: what was only recommended about the fleet, with what people said
-    of it; `blind`: the control plane does not see well. Server seconds."""
+    of it; `paused`: detection is, as the control plane's own side is not healthy. Server seconds."""
 
     now_s: float
     signals: tuple[SignalFact, ...] = ()
@@ -63,7 +63,7 @@ class FleetSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     requests: tuple[RequestFact, ...] = ()
     disruption: DisruptionCounts = DisruptionCounts()
     recommended: tuple[Recommendation, ...] = ()
-    blind: bool = False
+    paused: bool = False
 
     @property
     def divided(self) -> bool:
@@ -117,7 +117,7 @@ def _asked(snapshot: FleetSnapshot, config: PolicyConfig, decision: Decision) ->
         cost_gpu_s=out_of_use_gpu_s(snapshot, config, decision),
         alternatives=(*decision.alternatives, *((waits,) if decision.actions else ())),
     )
-    why = consent(snapshot, priced, config, config.fleet_act_after_s)
+    why = consent(snapshot, priced, config, after_s=config.fleet_act_after_s, paused=snapshot.paused)
     return agreed(priced, why) if why else priced
 
 

@@ -112,7 +112,7 @@ def load_fleet() -> FleetSnapshot:
         segments=load.segments(),
         drains=drains,
         recommended=recommended.of_fleet(MAX_FINDINGS),
-        blind=health_gate.is_blind(),
+        paused=health_gate.is_blind(),
     )
     return fleet_snapshot_of(parts)
 

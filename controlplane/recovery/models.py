@@ -11,6 +11,7 @@ from controlplane.jobs.models import Job
 from controlplane.protocol.states import IncidentOutcome, IncidentState, Mode, RequestKind, RequestState, Verdict
 from controlplane.recovery import disruption_models as disruption_models
 from controlplane.recovery import ledger_models as ledger_models
+from controlplane.recovery import resumption_models as resumption_models
 
 LIVE = Q(state__in=[str(RequestState.OPEN), str(RequestState.TAKEN)])
 

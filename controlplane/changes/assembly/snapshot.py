@@ -155,7 +155,7 @@ class FleetParts:
     segments: dict[str, str]
     drains: tuple[RequestFact, ...]
     recommended: tuple[Recommendation, ...] = ()
-    blind: bool = False
+    paused: bool = False
 
 
 def fleet_snapshot_of(parts: FleetParts) -> FleetSnapshot:
@@ -174,7 +174,7 @@ def fleet_snapshot_of(parts: FleetParts) -> FleetSnapshot:
         requests=parts.drains,
         disruption=parts.fleet.disruption,
         recommended=parts.recommended,
-        blind=parts.blind,
+        paused=parts.paused,
     )
 
 

@@ -1812,9 +1812,12 @@ export interface components {
         };
         /**
          * Attempt
-         * @description One launch of a job with one layout.
+         * @description One launch of a job with one layout. `certificate`: of one that went on after a preemption, that no step was lost
+         *         by it and none trained otherwise (null: it did not follow one).
          */
         Attempt: {
+            /** @default null */
+            certificate: components["schemas"]["Certificate"] | null;
             end_reason: string;
             ended_at: string | null;
             layout: components["schemas"]["Layout"];

@@ -74,7 +74,7 @@ def test_what_takes_more_out_of_use_than_one_may_decide_takes_two_people() -> No
 
 
 @pytest.mark.parametrize(
-    ("since_s", "verdict", "blind", "mode"),
+    ("since_s", "verdict", "paused", "mode"),
     [
         (59.0, Verdict.NONE, False, Mode.RECOMMEND),
         (60.0, Verdict.NONE, False, Mode.ENFORCE),
@@ -84,10 +84,10 @@ def test_what_takes_more_out_of_use_than_one_may_decide_takes_two_people() -> No
     ],
 )
 def test_a_countdown_carries_out_what_nobody_has_objected_to(
-    since_s: float, verdict: Verdict, blind: bool, mode: Mode
+    since_s: float, verdict: Verdict, paused: bool, mode: Mode
 ) -> None:
     config = config_of(MODES | {"fleet_act_after_s": 60})
-    snapshot = world(told(verdict, at_s=NOW_S - since_s), blind=blind)
+    snapshot = world(told(verdict, at_s=NOW_S - since_s), paused=paused)
     assert only(snapshot, config).mode is mode
     assert only(snapshot).mode is Mode.RECOMMEND, "without a countdown it waits for a person"
 
