@@ -118,7 +118,9 @@ def test_who_loses_least_yields_to_an_urgent_job_that_survives_a_fault_and_then_
     (fault,) = incidents(driver, urgent)
     assert_no_step_missing(all_steps(driver, urgent))
 
-    wait_for_step(driver, cheap, yielded["committed_step"] + 5, timeout_s=120)
+    # Ranks may commit and save more steps as they leave: only an attempt that trains again has gone on.
+    resumed = in_state(driver, cheap, "running", timeout_s=120)
+    wait_for_step(driver, cheap, resumed["committed_step"] + 5, timeout_s=120)
     first, second = all_steps(driver, cheap, 1), all_steps(driver, cheap, 2)
     assert second[0]["step"] == first[-1]["step"] + 1, "it did not resume at its step"
     assert first[-1]["step"] + 1 >= yielded["committed_step"]
@@ -130,7 +132,8 @@ def test_who_loses_least_yields_to_an_urgent_job_that_survives_a_fault_and_then_
     judged = {check["name"]: check["ok"] for check in pause["checks"]}
     # This ring makes no undisturbed runs: that its losses are right is not judged, all else holds.
     assert (pause["state"], judged.pop("loss_matches_reference")) == ("incomplete", None), pause
-    assert set(judged) == NEEDED and all(judged.values()), pause
+    assert set(judged) == NEEDED
+    assert all(judged.values()), "; ".join(f"{check['name']}: {check['detail']}" for check in pause["checks"])
 
     certificate = wait_certificate(driver, fault["id"])["certificate"]
     proved = {check["name"] for check in certificate["checks"] if check["ok"] is True}

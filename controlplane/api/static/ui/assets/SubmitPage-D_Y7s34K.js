@@ -1,4 +1,4 @@
-import{B as e,X as t,a as n,d as r,it as i,l as a,m as o,nt as s,t as c,tt as l,u,z as d}from"./paths-CHYfcVtl.js";var f=i(s(),1),p=e=>`holdfast.draft.${e}`;function m(e){try{return localStorage.getItem(p(e))}catch{return null}}function h(e,t){try{t===null?localStorage.removeItem(p(e)):localStorage.setItem(p(e),t)}catch{}}var g=l(),_=`apiVersion: holdfast/v1
+import{B as e,X as t,a as n,d as r,it as i,l as a,m as o,nt as s,t as c,tt as l,u,z as d}from"./paths-Cl5OX4bg.js";var f=i(s(),1),p=e=>`holdfast.draft.${e}`;function m(e){try{return localStorage.getItem(p(e))}catch{return null}}function h(e,t){try{t===null?localStorage.removeItem(p(e)):localStorage.setItem(p(e),t)}catch{}}var g=l(),_=`apiVersion: holdfast/v1
 kind: TrainJob
 metadata:
   name: my-first-job
