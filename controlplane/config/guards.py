@@ -19,12 +19,16 @@ def close_files() -> None:
     os.umask(UMASK)
 
 
-def close_directory(path: Path) -> None:
+PASS_ONLY = 0o011
+"""Others may go through a directory whose contents they cannot list."""
+
+
+def close_directory(path: Path, *, may_pass: bool = False) -> None:
     """A directory of mode 0700, made or made so. One that belongs to somebody else stays as it
-    is: whoever made it for us decided."""
+    is: whoever made it for us decided. `may_pass`: where others were let through, they still are."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.suppress(PermissionError):
-        path.chmod(0o700)
+        path.chmod(0o700 | (path.stat().st_mode & PASS_ONLY if may_pass else 0))
 
 
 def private_file(path: Path, text: str) -> Path:

@@ -12,12 +12,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from controlplane.config.guards import PASS_ONLY
 from controlplane.demo.nodes import MARKER
 
 FIRST_UID, LAST_UID = 610_000, 619_999
 TIMEOUT_S = 60.0
-PASS_ONLY = 0o011
-"""Others may go through a directory whose contents they cannot list."""
 
 
 @dataclass(frozen=True, slots=True)

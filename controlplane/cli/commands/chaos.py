@@ -13,7 +13,7 @@ from controlplane.cli.output import Format, emit_rows, say
 
 def chaos(
     fault: Annotated[str | None, typer.Argument(metavar="[FAULT]", help="As `holdfast chaos` lists them.")] = None,
-    job: Annotated[str | None, typer.Option(help="Default: the newest running job.")] = None,
+    job: Annotated[str | None, typer.Option(help="Default: the newest running job that allows faults.")] = None,
     replica: Annotated[int | None, typer.Option(help="Default: its last active replica.", min=0)] = None,
     rank: Annotated[int | None, typer.Option(help="Default: 0.", min=0)] = None,
     node: Annotated[str | None, typer.Option(help="Default: where that rank runs.")] = None,
@@ -39,7 +39,7 @@ def chaos(
 
 
 def aim(client: Any, needs: list[str], **given: Any) -> dict[str, Any]:
-    """Fields for the fault's needs; what was not given is the newest running job's."""
+    """Fields for the fault's needs; what was not given is of the newest running job that allows faults."""
     target: dict[str, Any] = {}
     if not needs:
         return target
@@ -62,9 +62,11 @@ def aim(client: Any, needs: list[str], **given: Any) -> dict[str, Any]:
 def _running_job(client: Any, wanted: str | None) -> Any:
     if wanted is not None:
         return client.jobs.get(wanted)
-    found = next(iter(client.jobs.list(state="running", limit=1)), None)
+    whole = (client.jobs.get(job.id) for job in client.jobs.list(state="running"))
+    found = next((job for job in whole if job.spec["spec"]["resiliency"]["allow_faults"]), None)
     if found is None:
-        raise CliError("no job runs", fix="give --job, or submit one first", code=Exit.CONFLICT)
+        fix = "give --job, or submit one with resiliency.allow_faults set to true"
+        raise CliError("no job that allows faults runs", fix=fix, code=Exit.CONFLICT)
     return found
 
 

@@ -113,7 +113,9 @@ def explain(decision: Decision, output: Output = Format.TABLE) -> None:
     say("\nInstead:")
     for other in row["alternatives"]:
         say(f"  {other['action']}: {_cost(other['cost_gpu_s'])}  {other['why_not']}".rstrip())
-    say(f"  {row['choice']} (chosen): {_cost(row['cost_gpu_s'])}\n\nOrders:")
+    say(f"  {row['choice']} (chosen): {_cost(row['cost_gpu_s'])}")
+    if row["commands"]:
+        say("\nCommands:")
     for command in row["commands"]:
         say(f"  {command['kind']} to {command['node_name']}: {command['state']} {command['detail']}".rstrip())
     _words(row)

@@ -52,7 +52,7 @@ function SignedIn({ demo, username }: { demo: boolean; username: string }): Reac
         <div className="topbar-tools">
           <NewVersion />
           {demo ? (
-            <button type="button" className="button" onClick={() => setChaos(true)}><Icon name="bolt" size={13} /> Inject a fault</button>
+            <button type="button" className="button" aria-label="Inject a fault" title="Inject a fault" onClick={() => setChaos(true)}><Icon name="bolt" size={13} /><span className="wide-word"> Inject a fault</span></button>
           ) : null}
           <LinkIndicator />
           <Switches />
@@ -168,7 +168,7 @@ function Account({ username }: { username: string }): ReactElement {
         <Icon name="key" size={16} />
       </button>
       <button type="button" className="button" onClick={() => void leave()} title={`Signed in as ${username}`}>
-        {username} <span className="muted">Sign out</span>
+        <span className="username">{username}</span> <span className="muted">Sign out</span>
       </button>
       {changing ? <PasswordDialog username={username} onClose={() => setChanging(false)} onChanged={changed} /> : null}
     </>

@@ -23,7 +23,8 @@ export function ProjectPage(): ReactElement {
         {(project) => (
           <>
             <PageHead crumbs={crumbs} title={project.name} badge={<span className="badge tone-idle" title={visibilityText(project.visibility)}>{words(project.visibility)}</span>} actions={<Link to={paths.policies(project.name)} className="button">Policy</Link>}>
-              <p className="muted">{project.description || `${visibilityText(project.visibility).replace(/^./, (first) => first.toUpperCase())}.`} You may: {project.scope}.</p>
+              <p className="muted">{project.description || visibilityText(project.visibility).replace(/^./, (first) => first.toUpperCase())}</p>
+              <p className="muted">You may: {project.scope}.</p>
             </PageHead>
             <Usage project={project} />
             <div className="grid-2">

@@ -1,0 +1,35 @@
+"""The demo's directory stays open to its ranks' users, whichever process of the demo starts later."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from controlplane.config.guards import PASS_ONLY, close_directory
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_a_directory_is_closed_to_others(tmp_path):
+    tmp_path.chmod(0o755)
+    close_directory(tmp_path)
+    assert mode(tmp_path) == 0o700
+
+
+def test_where_others_were_let_through_they_still_are_and_list_nothing(tmp_path):
+    tmp_path.chmod(0o755)
+    close_directory(tmp_path, may_pass=True)
+    assert mode(tmp_path) == 0o711
+    tmp_path.chmod(0o700)
+    close_directory(tmp_path, may_pass=True)
+    assert mode(tmp_path) == 0o700
+
+
+def test_a_process_of_the_demo_that_starts_late_leaves_the_way_to_the_checkpoints_open(tmp_path):
+    for demo, left in (("true", 0o700 | PASS_ONLY), ("false", 0o700)):
+        tmp_path.chmod(0o700 | PASS_ONLY)
+        env = {**os.environ, "HOLDFAST_PROFILE": "embedded", "HOLDFAST_DEMO": demo, "HOLDFAST_STATE_DIR": str(tmp_path)}
+        subprocess.run([sys.executable, "-c", "import controlplane.config.settings.embedded"], env=env, check=True)
+        assert mode(tmp_path) == left
