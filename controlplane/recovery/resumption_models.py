@@ -1,4 +1,4 @@
-"""Rows of jobs that yielded and went on (`recovery.resumptions`, ADR 0042)."""
+"""Rows of jobs that yielded and continued (`recovery.resumptions`, ADR 0042)."""
 
 from datetime import datetime
 
@@ -8,7 +8,7 @@ from controlplane.jobs.models import Job
 
 
 class Resumption(models.Model):
-    """Attempt `yielded` of the job was preempted; attempt `resumed` (None: none has trained yet) goes on from it since
+    """Attempt `yielded` of the job was preempted; attempt `resumed` (None: none has trained yet) continues from it since
     `recovered_at`. `began` and `ended`: where the job was then (`recovery.course`); `certificate` that nothing was lost
     and nothing trained otherwise, as an incident's (`recovery.certificate`), judged next at `certificate_due_at`."""
 
@@ -28,5 +28,5 @@ class Resumption(models.Model):
 
     @property
     def ended_at(self) -> datetime | None:
-        """When training went on; None: not yet."""
+        """When training continued; None: not yet."""
         return self.recovered_at

@@ -1,4 +1,4 @@
-"""The certificate of a job that yielded and went on: that its devices were lent cost it no step and changed nothing.
+"""The certificate of a job that yielded and continued: that its devices were lent cost it no step and changed nothing.
 
 A preemption is no fault and opens no incident, so what is judged stands in a row of its own, by the same checks over
 the steps around the pause: no step is missing between the attempts, the old one's ranks left nothing behind, every
@@ -21,7 +21,7 @@ from controlplane.jobs.models import Attempt, Job, StepRecord
 from controlplane.jobs.services import TERMINAL, publish_job
 from controlplane.policy.plan import PREEMPTED
 from controlplane.protocol.states import AttemptState
-from controlplane.recovery import proof
+from controlplane.recovery import proof, resumption_rows
 from controlplane.recovery.certificate import document, verdicts_of, words_of
 from controlplane.recovery.certificate_rows import CertificateRows, losses_of
 from controlplane.recovery.course import Mark
@@ -55,7 +55,7 @@ class ResumptionRows(CertificateRows):
 
 
 def certify_resumed() -> int:
-    """Note who yielded and who went on, and judge what is due; returns how many were judged."""
+    """Note who yielded and who continued, and judge what is due; returns how many were judged."""
     for attempt in _yielded():
         _note(attempt)
     for row in Resumption.objects.filter(recovered_at=None).select_related("job").order_by("opened_at")[:MAX_ROWS]:
@@ -63,8 +63,7 @@ def certify_resumed() -> int:
     due = Resumption.objects.filter(certificate_due_at__lte=now()).select_related("job")
     rows = list(due.order_by("certificate_due_at", "id")[:MAX_ROWS])
     for row in rows:
-        claimed = Resumption.objects.filter(pk=row.pk, certificate_due_at=row.certificate_due_at)
-        if claimed.update(certificate_due_at=after(RETRY_S)):
+        if resumption_rows.claim(row, after(RETRY_S)):
             certificate = certify(row)
             if certificate["state"] == PENDING:
                 proof.start(row, until_step=int(certificate["step"]) + 1)
@@ -83,16 +82,16 @@ def certify(row: Resumption) -> dict[str, Any]:
         change = core.concluded(rows, row.pk, found)
         final, certificate["state"] = change.again_s is None, change.state
         due = None if change.again_s is None else after(change.again_s)
-        Resumption.objects.filter(pk=row.pk).update(certificate=certificate, certificate_due_at=due)
+        resumption_rows.judged(row, certificate, due)
         if final:
-            sentence = f"{row.job.name} went on after it had yielded. Certificate: {words_of(certificate)}."
+            sentence = f"{row.job.name} continued after it had yielded. Certificate: {words_of(certificate)}."
             publish_job(row.job, "job.certificate", sentence, {"attempt": row.resumed})
         row.refresh_from_db()
     return certificate
 
 
 def of_attempts(job: Job) -> Mapping[int, dict[str, Any]]:
-    """The certificate of each attempt that went on after a preemption, as far as it is judged."""
+    """The certificate of each attempt that continued after a preemption, as far as it is judged."""
     rows = Resumption.objects.filter(job=job, resumed__isnull=False).values_list("resumed", "certificate")
     return {number: certificate or {"state": PENDING, "checks": []} for number, certificate in rows}
 
@@ -113,7 +112,7 @@ def _note(attempt: Attempt) -> None:
         opened_at=attempt.ended_at or now(),
         began=_where(attempt),
     )
-    if Resumption.objects.bulk_create([row], ignore_conflicts=True) and Resumption.objects.filter(pk=row.pk).exists():
+    if resumption_rows.add(row):
         proof.pin(row)
 
 
@@ -121,7 +120,7 @@ def _look(row: Resumption) -> None:
     """Whether a later attempt has a view that is installed: it trains. Who never comes back has nothing to prove."""
     if row.job.state in TERMINAL:
         proof.clear(row)
-        row.delete()
+        resumption_rows.remove(row)
         return
     views = ViewRow.objects.filter(job=row.job, attempt__gt=row.yielded, installed_at__isnull=False)
     view = views.order_by("epoch").first()
@@ -130,8 +129,9 @@ def _look(row: Resumption) -> None:
     began = _where(row.job.attempts.get(number=row.yielded))
     at = view.installed_at or now()
     ended = began | {"attempt": view.attempt, "epoch": view.epoch, "clock": windows.newest_before(at)}
-    Resumption.objects.filter(pk=row.pk, recovered_at=None).update(
-        began=began, resumed=view.attempt, recovered_at=at, ended=ended, certificate_due_at=after(FIRST_S)
+    due = after(FIRST_S)
+    resumption_rows.resumed(
+        row, began=began, resumed=view.attempt, recovered_at=at, ended=ended, certificate_due_at=due
     )
 
 

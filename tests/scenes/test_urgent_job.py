@@ -81,7 +81,7 @@ def preemption(driver: Driver, job_id: str, rule: str) -> dict[str, Any]:
 
 
 def certified(driver: Driver, job_id: str, *, attempt: int) -> dict[str, Any] | None:
-    """The certificate of an attempt that went on after a preemption, once it is judged for good."""
+    """The certificate of an attempt that continued after a preemption, once it is judged for good."""
     found = next(each for each in driver.get(f"/jobs/{job_id}")["attempts"] if each["number"] == attempt)
     certificate: dict[str, Any] | None = found["certificate"]
     return certificate if certificate and certificate["state"] != "pending" else None
@@ -118,7 +118,7 @@ def test_who_loses_least_yields_to_an_urgent_job_that_survives_a_fault_and_then_
     (fault,) = incidents(driver, urgent)
     assert_no_step_missing(all_steps(driver, urgent))
 
-    # Ranks may commit and save more steps as they leave: only an attempt that trains again has gone on.
+    # Ranks may commit and save more steps as they leave: only an attempt that trains again has continued.
     resumed = in_state(driver, cheap, "running", timeout_s=120)
     wait_for_step(driver, cheap, resumed["committed_step"] + 5, timeout_s=120)
     first, second = all_steps(driver, cheap, 1), all_steps(driver, cheap, 2)

@@ -97,7 +97,7 @@ class Layout(Answer, frozen=True, kw_only=True):
 
 
 class Attempt(Answer, frozen=True, kw_only=True):
-    """One launch of a job with one layout. `certificate`: of one that went on after a preemption, that no step was lost
+    """One launch of a job with one layout. `certificate`: of one that continued after a preemption, that no step was lost
     by it and none trained otherwise (null: it did not follow one)."""
 
     number: int

@@ -138,7 +138,7 @@ function Attempts({ job }: { job: JobDetail }): ReactElement {
   return (
     <Scroll label="Attempts">
       <table>
-        <thead><tr><th className="num">Attempt</th><th>State</th><th>Layout</th><th className="num">Replicas</th><th className="num">Resumed at step</th><th>Started</th><th>Ended</th><th>Why it ended</th><th title="Of an attempt that went on after a preemption">Certificate</th></tr></thead>
+        <thead><tr><th className="num">Attempt</th><th>State</th><th>Layout</th><th className="num">Replicas</th><th className="num">Resumed at step</th><th>Started</th><th>Ended</th><th>Why it ended</th><th title="Of an attempt that continued after a preemption">Certificate</th></tr></thead>
         <tbody>
           {job.attempts.map((item) => (
             <tr key={item.number}>

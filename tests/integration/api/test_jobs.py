@@ -305,7 +305,7 @@ def test_the_newest_checkpoint_is_corrupted_only_under_the_root(caller: Any, set
     assert (outside / "data.distcp").read_bytes() == b"\x00" * 4096
 
 
-def test_an_attempt_that_went_on_after_a_preemption_shows_its_certificate(caller: Any) -> None:
+def test_an_attempt_that_continued_after_a_preemption_shows_its_certificate(caller: Any) -> None:
     job = running_job([make_node("node-1"), make_node("node-2")], SPEC)
     first = job.attempts.get()
     (before,) = caller("read").get(f"/jobs/{job.id}").json()["attempts"]

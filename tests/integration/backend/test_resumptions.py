@@ -1,4 +1,4 @@
-"""The certificate of a job that yielded and went on: nothing was lost by it and nothing trained otherwise."""
+"""The certificate of a job that yielded and continued: nothing was lost by it and nothing trained otherwise."""
 
 import json
 from pathlib import Path
@@ -69,7 +69,7 @@ def verdicts(certificate: dict[str, Any]) -> dict[str, bool | None]:
     return {check["name"]: check["ok"] for check in certificate["checks"]}
 
 
-def test_a_job_that_yielded_and_went_on_is_certified_as_a_recovery_is_and_no_incident_is_opened() -> None:
+def test_a_job_that_yielded_and_continued_is_certified_as_a_recovery_is_and_no_incident_is_opened() -> None:
     fleet, job = yielded()
     row = went_on(fleet, job)
     assert (row.yielded, row.resumed) == (1, 2)
@@ -86,7 +86,7 @@ def test_a_job_that_yielded_and_went_on_is_certified_as_a_recovery_is_and_no_inc
     assert "0.1 from view" in details["old_incarnation_fenced"]
     assert not Incident.objects.exists() and Resumption.objects.get().certificate_due_at is None
     told = Event.objects.get(kind="job.certificate")
-    assert told.sentence == f"{job.name} went on after it had yielded. Certificate: green."
+    assert told.sentence == f"{job.name} continued after it had yielded. Certificate: green."
     assert list(resumptions.of_attempts(job)) == [2]
 
 
