@@ -97,8 +97,8 @@ class Layout(Answer, frozen=True, kw_only=True):
 
 
 class Attempt(Answer, frozen=True, kw_only=True):
-    """One launch of a job with one layout. `certificate`: of one that continued after a preemption, that no step was lost
-    by it and none trained otherwise (null: it did not follow one)."""
+    """One launch of a job with one layout. `certificate`: of one that continued after a preemption, that no step was
+    lost by it and none trained otherwise (null: it did not follow one)."""
 
     number: int
     state: words.AttemptState

@@ -1812,8 +1812,8 @@ export interface components {
         };
         /**
          * Attempt
-         * @description One launch of a job with one layout. `certificate`: of one that went on after a preemption, that no step was lost
-         *         by it and none trained otherwise (null: it did not follow one).
+         * @description One launch of a job with one layout. `certificate`: of one that continued after a preemption, that no step was
+         *         lost by it and none trained otherwise (null: it did not follow one).
          */
         Attempt: {
             /** @default null */
