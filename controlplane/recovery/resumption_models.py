@@ -9,8 +9,8 @@ from controlplane.jobs.models import Job
 
 class Resumption(models.Model):
     """Attempt `yielded` of the job was preempted; attempt `resumed` (None: none has trained yet) continues from it
-    since `recovered_at`. `began` and `ended`: where the job was then (`recovery.course`); `certificate` that nothing was
-    lost and nothing trained otherwise, as an incident's (`recovery.certificate`), judged next at
+    since `recovered_at`. `began` and `ended`: where the job was then (`recovery.course`); `certificate` that nothing
+    was lost and nothing trained otherwise, as an incident's (`recovery.certificate`), judged next at
     `certificate_due_at`."""
 
     id = models.CharField(primary_key=True, max_length=32)

@@ -12,6 +12,7 @@ from controlplane.api import openapi
 from controlplane.jobs.models import Job, StepRecord
 from controlplane.jobs.services import refresh_job
 from controlplane.policies.services import Edit, put
+from controlplane.policies.whose import FLEETS
 from controlplane.policy.document import Ground
 from controlplane.protocol import rest
 from controlplane.protocol.frames import AgentEvent, DeviceLost
@@ -38,6 +39,7 @@ SINGLE: list[tuple[str, Any]] = [
     ("/requests/{request}", rest.RequestDetail),
     ("/policy", rest.Policy),
     ("/policy?job_id={job}", rest.Policy),
+    ("/policy?project=default", rest.Policy),
     ("/policy/diff?before=0&after=1", rest.PolicyDiff),
     ("/policy/recorded/{policy}", rest.RecordedPolicy),
     ("/nodes/{node}", rest.NodeDetail),
@@ -72,7 +74,7 @@ def ids(db: None) -> dict[str, str]:
     with unit_of_work():
         deadletter.put(nodes[0], AgentEvent(1, 0.0, DeviceLost(9, "GPU-9")), ValueError("no such device"), tries=3)
     edit = Edit(parent=0, reason="r", actor="user:ada")
-    policy = put(None, {"lease_s": 20, "rule_modes": {"straggler": "observe"}}, edit, Ground())
+    policy = put(FLEETS, {"lease_s": 20, "rule_modes": {"straggler": "observe"}}, edit, Ground())
     return {
         "job": job.id,
         "policy": policy.version,
