@@ -24,7 +24,9 @@ _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$")
 _LINK = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.:@-]{0,31}$")
 _MAX_JOBS_DIR_BYTES = 107 - LONGEST
 _SEGMENT = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,62}$")
+_METADATA = re.compile(r"^http://[A-Za-z0-9][A-Za-z0-9.-]{0,253}(:[0-9]{1,5})?$")
 _MAX_MEMORY_WAIT_S = 120.0
+NOTICES = ("none", "file", "ec2", "gce")
 _SECRET_FIELDS = frozenset({"join_token"})
 
 
@@ -54,6 +56,9 @@ class Config:
     empty_device_mib: int
     segment: str
     metrics_bind: tuple[str, int] | None
+    notices: str
+    notice_file: str
+    notice_url: str
     join_token: str
 
     def masked(self) -> dict[str, str]:
@@ -113,6 +118,9 @@ def _parser() -> argparse.ArgumentParser:
         help="what may be used of an empty device",
     )
     parser.add_argument("--segment", default="", help="NVLink domain or network block of this node")
+    parser.add_argument("--notices", default="none", choices=NOTICES, help="where this machine's provider gives notice")
+    parser.add_argument("--notice-file", default="", help="of --notices file: a path that a provider's hook writes")
+    parser.add_argument("--notice-url", default="", help="of --notices ec2 or gce: http://HOST[:PORT] of the metadata")
     parser.add_argument("--metrics-bind", default=DEFAULT_BIND, help="ADDRESS:PORT of /metrics, or off")
     return parser
 
@@ -155,6 +163,7 @@ def _checked(options: argparse.Namespace) -> Config:
         raise ConfigError(f"--check-paths must be absolute paths, not {options.check_paths!r}")
     if not all(_LINK.match(link) for link in _listed(options.check_links)):
         raise ConfigError(f"--check-links must be names of interfaces, not {options.check_links!r}")
+    _check_notices(options)
     state_dir = Path(options.state_dir).absolute()
     jobs_dir = Path(options.jobs_dir).absolute() if options.jobs_dir else jobs_beside(state_dir)
     if over_long_bytes(jobs_dir) > 0:
@@ -182,8 +191,23 @@ def _checked(options: argparse.Namespace) -> Config:
         empty_device_mib=options.empty_device_mib,
         segment=options.segment,
         metrics_bind=parse_bind(options.metrics_bind),
+        notices=options.notices,
+        notice_file=options.notice_file,
+        notice_url=options.notice_url.rstrip("/"),
         join_token=_read_token(options.join_token_file),
     )
+
+
+def _check_notices(options: argparse.Namespace) -> None:
+    """Each setting belongs to the sources that use it."""
+    if (options.notices == "file") is not bool(options.notice_file):
+        raise ConfigError("--notice-file is the path of --notices file: give both or neither")
+    if options.notice_file and not os.path.isabs(options.notice_file):
+        raise ConfigError(f"--notice-file must be absolute, not {options.notice_file!r}")
+    if options.notice_url and options.notices not in ("ec2", "gce"):
+        raise ConfigError("--notice-url belongs to --notices ec2 or gce")
+    if options.notice_url and not _METADATA.match(options.notice_url.rstrip("/")):
+        raise ConfigError(f"--notice-url must be http://HOST[:PORT], not {options.notice_url!r}")
 
 
 def over_long_bytes(jobs_dir: Path) -> int:

@@ -27,6 +27,7 @@ from agents.link.identity import NodeIdentity
 from agents.link.joining import Outcast, enrol_patiently
 from agents.link.journal import Journal, read_journal
 from agents.log import note
+from agents.notices.watch import Watch, source_of
 from agents.policy_file import rules_of
 from agents.probes.host import boot_id, machine_id
 from agents.ranks.places import Places
@@ -76,6 +77,8 @@ async def _run(config: Config, rules: NodeRules) -> int:
     exporting = asyncio.create_task(
         asyncio.to_thread(exporter.start, config.metrics_bind, lambda: agent.state, agent.device_series)
     )
+    source = source_of(config)
+    watching = [asyncio.create_task(Watch(source, agent.dispatch, note).watch_for_ever())] if source else []
     online = asyncio.create_task(_online(config, agent))
     stopping = asyncio.create_task(stop.wait())
     code = 0
@@ -86,9 +89,9 @@ async def _run(config: Config, rules: NodeRules) -> int:
             note("agent ends", error=error)
             code = EXIT_ENROLMENT if isinstance(error, EnrolmentError) else EXIT_CONFIG
     finally:
-        for task in (online, stopping):
+        for task in (online, stopping, *watching):
             task.cancel()
-        await asyncio.gather(online, stopping, exporting, return_exceptions=True)
+        await asyncio.gather(online, stopping, exporting, *watching, return_exceptions=True)
         await agent.stop()
     note("agent ended", ranks_left_running=len(agent.state.ranks))
     return code

@@ -14,7 +14,7 @@ def own_database(*, postgres: bool) -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as directory:
         os.environ |= {
             "HOLDFAST_STATE_DIR": directory,
-            "DJANGO_SETTINGS_MODULE": "controlplane.config.settings.test",
+            "DJANGO_SETTINGS_MODULE": "benchmarks.settings",
             "HOLDFAST_LOG_LEVEL": "ERROR",
         }
         os.environ.pop("HOLDFAST_DATABASE_URL", None)

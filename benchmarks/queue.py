@@ -8,33 +8,43 @@ import argparse
 import multiprocessing
 import sys
 import time
+from collections import Counter
 
 from controlplane.simulator.queue_promises import watched
 
 SHOWN = 20
 
 
-def found_in(seed: int) -> tuple[int, int, int, tuple[str, ...]]:
-    """(seed, plans, preemptions, violations)."""
+def found_in(seed: int) -> tuple[int, Counter[str], tuple[str, ...]]:
+    """(seed, how often what has happened, violations)."""
     watch = watched(seed)
-    return seed, watch.queue.passes, watch.preemptions, tuple(watch.violations)
+    happened = {
+        "plans": watch.queue.passes,
+        "preemptions": watch.preemptions,
+        "of these within a project for its quota alone": watch.within,
+        "starts on what others lend": watch.borrows,
+        "starts before one that waits, by their time limit": watch.limited,
+    }
+    return seed, Counter(happened), tuple(watch.violations)
 
 
 def main(argv: list[str]) -> int:
-    """Prints one line, and what was broken."""
+    """Prints what has happened, and what was broken."""
     parser = argparse.ArgumentParser(prog="benchmarks queue", description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=10_000)
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args(argv)
-    began_s, plans, preemptions, broken = time.monotonic(), 0, 0, list[tuple[int, tuple[str, ...]]]()
+    began_s, happened, broken = time.monotonic(), Counter[str](), list[tuple[int, tuple[str, ...]]]()
     seeds = range(options.seed, options.seed + options.seeds)
     with multiprocessing.get_context("fork").Pool(options.processes) as pool:
-        for seed, passes, asked, violations in pool.imap(found_in, seeds, chunksize=16):
-            plans, preemptions = plans + passes, preemptions + asked
+        for seed, found, violations in pool.imap(found_in, seeds, chunksize=16):
+            happened.update(found)
             broken += [(seed, violations)] if violations else []
     took_s = time.monotonic() - began_s
-    print(f"{len(seeds)} seeds, {plans} plans, {preemptions} preemptions, {len(broken)} broken, {took_s:.0f} s")
+    print(f"{len(seeds)} seeds, {len(broken)} broken, {took_s:.0f} s")
+    for name, number in happened.items():
+        print(f"{number} {name}")
     for seed, violations in broken[:SHOWN]:
         print(f"seed {seed}: {'; '.join(violations[:3])}", file=sys.stderr)
     return 1 if broken else 0

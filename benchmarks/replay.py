@@ -41,8 +41,8 @@ def main(argv: list[str]) -> int:
 
 
 def _measure(wanted: int, repeats: int) -> int:
-    from controlplane.policy.document import config_of
-    from controlplane.recovery.replay import candidate_of
+    from controlplane.policies.selectors import candidate
+    from controlplane.policies.whose import FLEETS
 
     stored = _record(wanted)
     report = Report(goal_id="replay", title=f"a week of {JOBS} jobs and {stored} decisions, made again")
@@ -54,7 +54,7 @@ def _measure(wanted: int, repeats: int) -> int:
     report.add("by its own policy, the whole", "s", [took_s for took_s, _ in runs], goal=f"< {GOAL_S:g}")
     each = [took_s * 1000.0 / page.replayed for _, pages in runs for page, took_s in pages if page.replayed]
     report.add("a decision, mean of a page", "ms", each)
-    others = [_whole(candidate_of(config_of(CANDIDATE))) for _ in range(repeats)]
+    others = [_whole(candidate(FLEETS, CANDIDATE)) for _ in range(repeats)]
     report.add("by a candidate, the whole", "s", [took_s for took_s, _ in others])
     report.facts |= {
         "seconds of a core by its own policy": round(core_s, 2),
@@ -85,6 +85,7 @@ def _whole(candidate: "Candidate | None") -> tuple[float, list[tuple["Page", flo
 def _record(wanted: int) -> int:
     """As many decisions as that at least, of all moments in turn; how many."""
     from controlplane.jobs.services import submit_job
+    from controlplane.policies.selectors import InForce
     from controlplane.protocol.spec import JobSpec, Metadata, Resources, TrainSpec
     from controlplane.recovery.decided import new_row
     from controlplane.recovery.models import Decision
@@ -101,7 +102,7 @@ def _record(wanted: int) -> int:
         size = LARGE_JOB if index < LARGE else SMALL_JOB
         snapshot = _of_attempt(moments[number % len(moments)](size), attempt + 1)
         for decision in decide(snapshot, config).decisions:
-            rows.append(new_row(jobs[index], decision, snapshot, config=config, decide_s=0.0))
+            rows.append(new_row(jobs[index], decision, snapshot, by=InForce(config, {}), decide_s=0.0))
         number += 1
         assert rows or number < len(moments), "some moment asks for a decision"
     Decision.objects.bulk_create(rows, 500)

@@ -2,8 +2,9 @@
 
 Fleets and queues are drawn from a seed. `full`: a twentieth of the nodes is free, and of two thirds of the running jobs
 an end is expected; `nothing free`: no node is, so that the head weighs whom to preempt; `no end known`: of none of the
-running jobs; `idle`: nothing runs, and what fits is to start. Each is planned without
-and with gpu types and spares. Then `benchmarks.schedule_rows`: reading queue and fleet from rows, on SQLite.
+running jobs; `idle`: nothing runs, and what fits is to start; `quotas`: as `full`, of 20 projects whose quotas are the
+fleet together, a third of the waiting and of the running jobs with a time limit. Each is planned without and with gpu
+types and spares. Then `benchmarks.schedule_rows`: reading queue and fleet from rows, on SQLite.
 
     python -m benchmarks schedule [--repeats 100] [--no-rows]
 """
@@ -14,10 +15,13 @@ import random
 import subprocess
 import sys
 import time
+from collections import Counter
+
+import msgspec
 
 from benchmarks.report import Report
 from controlplane.policy.queue.explain import explain
-from controlplane.policy.queue.rows import Demand, Holder, Lender, Pending, QueueConfig, QueueFleet, Stake
+from controlplane.policy.queue.rows import Demand, Holder, Lender, Pending, QueueConfig, QueueFleet, Share, Stake
 from controlplane.policy.queue.schedule import schedule
 
 NODES, GPUS_PER_NODE, RUNNING, PENDING = 12_500, 8, 500, 1_000
@@ -25,7 +29,14 @@ NOW_S = 1_000_000.0
 GOAL_MS = 200.0
 MODELS = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA H200")
 TYPES = (None, "A100", "H100", "H200")
-WORLDS = (("full", 0.05, 2 / 3), ("nothing free", 0.0, 0.0), ("no end known", 0.05, 0.0), ("idle", 1.0, 0.0))
+WORLDS = (
+    ("full", 0.05, 2 / 3),
+    ("nothing free", 0.0, 0.0),
+    ("no end known", 0.05, 0.0),
+    ("idle", 1.0, 0.0),
+    ("quotas", 0.05, 2 / 3),
+)
+PROJECTS = 20
 SHAPES = (1, 1, 1, 2, 2, 4, 8, 16, 64, 128, 512)
 
 
@@ -39,7 +50,10 @@ def main(argv: list[str]) -> int:
     met = True
     for name, free, known in WORLDS:
         for typed in (False, True):
-            times = [_planned_ms(seed, free, known, typed=typed) for seed in range(max(1, options.repeats))]
+            times = [
+                _planned_ms(seed, free, known, typed=typed, quotas=name == "quotas")
+                for seed in range(max(1, options.repeats))
+            ]
             report.add(f"{name}{', types and spares' if typed else ''}", "ms", times, goal=f"< {GOAL_MS:g}")
             met = met and sorted(times)[len(times) // 2] < GOAL_MS
     explained = [_explained_ms(seed) for seed in range(max(1, options.repeats))]
@@ -50,8 +64,10 @@ def main(argv: list[str]) -> int:
     return subprocess.call([sys.executable, "-m", "benchmarks.schedule_rows"]) or (0 if met else 1)
 
 
-def _planned_ms(seed: int, free: float, known: float, *, typed: bool) -> float:
+def _planned_ms(seed: int, free: float, known: float, *, typed: bool, quotas: bool) -> float:
     queue, fleet = world(seed, free, known, typed=typed)
+    if quotas:
+        queue, fleet = shared(seed, queue, fleet)
     gc.collect()
     began_s = time.perf_counter()
     schedule(queue, fleet, QueueConfig(), NOW_S)
@@ -90,6 +106,23 @@ def world(seed: int, free: float, known: float, *, typed: bool) -> tuple[list[Pe
     )
     queue = [_pending(draw, number, typed=typed) for number in range(PENDING)]
     return queue, QueueFleet(nodes=tuple(nodes), holders=holders)
+
+
+def shared(seed: int, queue: list[Pending], fleet: QueueFleet) -> tuple[list[Pending], QueueFleet]:
+    """The same, of projects with quotas, some of which their jobs exceed already; and with time limits."""
+    draw = random.Random(f"projects {seed}")
+    names, limits = [f"project-{number:02}" for number in range(PROJECTS)], (None, None, 3_600.0)
+    replace, used = msgspec.structs.replace, Counter[str]()
+    holders = []
+    for each in fleet.holders:
+        name, ends = draw.choice(names), [each.ends_s, draw.choice((None, None, NOW_S + draw.uniform(0, 86_400)))]
+        used[name] += sum(number for _, number in each.devices)
+        ends_s = min((end_s for end_s in ends if end_s is not None), default=None)
+        holders.append(replace(each, project=name, ends_s=ends_s))
+    quota = NODES * GPUS_PER_NODE // PROJECTS
+    projects = tuple(Share(name=name, quota=quota, used=used[name], weight=draw.choice((1, 2))) for name in names)
+    waiting = [replace(job, project=draw.choice(names), limit_s=draw.choice(limits)) for job in queue]
+    return waiting, replace(fleet, holders=tuple(holders), projects=projects)
 
 
 def _stake(draw: random.Random) -> Stake:

@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="holdfast-signing-") as directory:
         os.environ |= {
             "HOLDFAST_STATE_DIR": directory,
-            "DJANGO_SETTINGS_MODULE": "controlplane.config.settings.test",
+            "DJANGO_SETTINGS_MODULE": "benchmarks.settings",
             "HOLDFAST_LOG_LEVEL": "ERROR",
         }
         os.environ.pop("HOLDFAST_DATABASE_URL", None)

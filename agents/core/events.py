@@ -281,6 +281,14 @@ class MemoryRead(_Event):
     used_bytes: Mapping[int, int | None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeRead(_Event):
+    """This machine leaves in so many seconds, as its provider says; None: nothing is said of an end."""
+
+    leaves_in_s: float | None
+    reason: str
+
+
 Event = (
     Tick
     | RulesRead
@@ -314,4 +322,5 @@ Event = (
     | LogRead
     | NodeRead
     | MemoryRead
+    | NoticeRead
 )

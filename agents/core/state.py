@@ -251,6 +251,15 @@ class Link:
     oldest_sent_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeSaid:
+    """What was told last of this node's end, at `at_s`: that it leaves at `leaves_s` (None: that it stays); monotonic
+    seconds."""
+
+    at_s: float
+    leaves_s: float | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class State:
     """Everything. Mappings are never changed in place. `node_failed`: checks of the node that
@@ -258,7 +267,7 @@ class State:
     since this agent began; a start waits up to `memory_wait_s` until no more than
     `empty_device_bytes` are used there. `rules`: what this node allows; `refused_by_policy`:
     orders that they have refused since this agent began. `reading`: the command whose checkpoint is being
-    read back, "" for none. `seen_s`: of the last event, as near as
+    read back, "" for none. `notice`: None: nothing was told of an end yet. `seen_s`: of the last event, as near as
     `away.notice` needs it. `unsent_seq`: the first number of an event that this agent has given since it began, until
     its first session."""
 
@@ -291,3 +300,4 @@ class State:
     rules: NodeRules = DEFAULT_RULES
     refused_by_policy: int = 0
     reading: str = ""
+    notice: NoticeSaid | None = None

@@ -7,7 +7,7 @@ effects out in order, and calls `step` with `Tick` at `next_deadline_s`.
 from collections.abc import Callable
 from typing import Any
 
-from agents.core import away, commands, ends, launches, marks, relay, restore, session, verify, watch
+from agents.core import away, commands, ends, launches, marks, notices, relay, restore, session, verify, watch
 from agents.core.effects import Effect
 from agents.core.events import (
     CheckpointProgress,
@@ -29,6 +29,7 @@ from agents.core.events import (
     LogRead,
     MemoryRead,
     NodeRead,
+    NoticeRead,
     OrderReceived,
     RankConnected,
     RankDisconnected,
@@ -109,4 +110,5 @@ _HANDLERS: dict[type[Event], Callable[[Turn, Any], None]] = {
     LogRead: marks.on_log_read,
     NodeRead: launches.on_node_read,
     MemoryRead: launches.on_memory_read,
+    NoticeRead: notices.on_read,
 }

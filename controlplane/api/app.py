@@ -23,6 +23,7 @@ from controlplane.api.routers import (
     series,
     session,
     shadow,
+    windows,
 )
 
 
@@ -49,6 +50,7 @@ def build() -> NinjaAPI:
         fleet,
         identity,
         series,
+        windows,
         demo,
     ):
         api.add_router("", module.router)

@@ -1,6 +1,7 @@
 """Request bodies: JSON into a type of this file, or a 422 that points at the fault."""
 
 import re
+from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -43,6 +44,21 @@ class WithReason(Body, frozen=True, kw_only=True):
     """An action of a person says why."""
 
     reason: Reason
+
+
+class Window(Body, frozen=True, kw_only=True):
+    """When a node is away, as ISO-8601 with a time zone, and why."""
+
+    starts_at: Annotated[datetime, Meta(tz=True)]
+    ends_at: Annotated[datetime, Meta(tz=True)]
+    reason: Reason
+
+
+class Maintenance(Window, frozen=True, kw_only=True):
+    """Over these nodes, by id; or over those in a `segment`."""
+
+    nodes: Annotated[tuple[Annotated[str, Meta(max_length=32)], ...], Meta(max_length=1000)] = ()
+    segment: Annotated[str, Meta(max_length=63)] = ""
 
 
 class EvictReplica(Body, frozen=True, kw_only=True):
@@ -155,12 +171,13 @@ class ReEnrol(Body, frozen=True, kw_only=True):
 
 class NewPolicy(Body, frozen=True, kw_only=True):
     """A policy document as YAML or JSON `text`. `parent`: the newest version that its author knows, 0 where there is
-    none. `job_id`: of this job; "": the fleet's."""
+    none. `job_id`: of this job, `project`: of this project; neither: the fleet's."""
 
     text: Annotated[str, Meta(max_length=100_000)]
     parent: Index
     reason: Reason
     job_id: Annotated[str, Meta(max_length=64)] = ""
+    project: Annotated[str, Meta(max_length=63)] = ""
 
 
 class PolicyRollback(Body, frozen=True, kw_only=True):
@@ -170,15 +187,18 @@ class PolicyRollback(Body, frozen=True, kw_only=True):
     parent: Index
     reason: Reason
     job_id: Annotated[str, Meta(max_length=64)] = ""
+    project: Annotated[str, Meta(max_length=63)] = ""
 
 
 class ReplayPolicy(Body, frozen=True, kw_only=True):
     """The decisions of the last `since_s` seconds, from `cursor` on, at most `limit` of a page. `text`: by this
-    document of the fleet (`job_id` "") or of a job; null: each by its own policy, of this job or of all."""
+    document of the fleet, of a `project` or of a job (`job_id`); null: each by its own policy, of this job, of the
+    project's jobs or of all."""
 
     since_s: Annotated[float, Meta(gt=0, le=366 * 86400)]
     text: Annotated[str, Meta(max_length=100_000)] | None = None
     job_id: Annotated[str, Meta(max_length=64)] = ""
+    project: Annotated[str, Meta(max_length=63)] = ""
     cursor: Annotated[str, Meta(max_length=200)] = ""
     limit: Annotated[int, Meta(ge=1, le=2000)] = 500
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from controlplane.changes.disruption_kinds import BreakerChange
+from controlplane.changes.end_kinds import NoteEnd
 from controlplane.changes.rows import Attempt, Diagnostic, Marked
 from controlplane.policy.signals.base import Finding
 from controlplane.policy.snapshot import Placement
@@ -395,4 +396,5 @@ Change = (
     | Close
     | Count
     | BreakerChange
+    | NoteEnd
 )

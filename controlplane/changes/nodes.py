@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from controlplane.changes.end_kinds import NoteEnd
 from controlplane.changes.kinds import Amend, Change, Count, Free, Publish, Raise, Settle, Wake
 from controlplane.changes.rows import Rows
 from controlplane.changes.speaker import Speaker, rank_of
 from controlplane.policy.signals.nodes import NodeUnfit
 from controlplane.protocol.errors import IdentityMismatch
-from controlplane.protocol.frames import HostExited, InputRefused, NodeChecked
+from controlplane.protocol.frames import HostExited, InputRefused, NodeChecked, NodeNotice
 
 DETAIL_CHARS = 300
 
@@ -60,8 +61,17 @@ def _host_exited(rows: Rows, body: HostExited, speaker: Speaker) -> Iterator[Cha
     yield Publish("host.exited", f"The rank host on {speaker.node} ended with code {body.exit_code}.")
 
 
+def _noticed(rows: Rows, body: NodeNotice, speaker: Speaker) -> Iterator[Change]:
+    """It speaks of itself alone: who says so leaves. How long is left is counted from when it was said."""
+    leaves_s = None if body.leaves_in_s is None else speaker.at_s + body.leaves_in_s
+    yield NoteEnd(speaker.node_id, leaves_s, body.reason)
+    if leaves_s is None:
+        yield Free()
+
+
 OF_NODES: dict[type, Callable[[Rows, Any, Speaker], Iterator[Change]]] = {
     NodeChecked: _checked,
+    NodeNotice: _noticed,
     InputRefused: _refused,
     HostExited: _host_exited,
 }

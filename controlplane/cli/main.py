@@ -24,6 +24,7 @@ from controlplane.cli.commands import (
     replay,
     request,
     shadow,
+    window,
 )
 from controlplane.cli.context import STATE, hint
 from controlplane.cli.exits import MEANINGS, CliError, Exit
@@ -42,7 +43,7 @@ app = typer.Typer(
 )
 for name, group in (
     ("job", job_parts.app), ("rank", rank.app), ("node", fleet.node), ("gpu", fleet.gpu),
-    ("breaker", breaker.app), ("incident", recovery.incident), ("decision", recovery.decision),
+    ("breaker", breaker.app), ("window", window.app), ("incident", recovery.incident), ("decision", recovery.decision),
     ("request", request.app), ("policy", policy.app), ("project", project.app),
     ("token", account.token), ("join-token", join_token.app), ("import", imports.app),
 ):  # fmt: skip

@@ -18,7 +18,7 @@ FIELDS = (
     Column(title="SET BY", show=text("set_by")),
     Column(title="DEFAULT", show=text("default")),
     Column(title="SOURCE", show=text("source")),
-    Column(title="JOBS MAY", show=lambda row: f"go {row['safer']}" if row["safer"] else ABSENT, wide=True),
+    Column(title="BELOW THE FLEET", show=lambda row: f"go {row['safer']}" if row["safer"] else ABSENT, wide=True),
     Column(title="WHAT", show=text("what"), wide=True),
     Column(title="BECAUSE", show=text("because"), wide=True),
 )

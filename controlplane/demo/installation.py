@@ -174,8 +174,14 @@ class Installation:
         )  # fmt: skip
         spec.env[MARKER] = str(state_dir)
         spec.env["HOLDFAST_AGENT_POLICY_FILE"] = str(self._policy_file)
+        spec.env["HOLDFAST_AGENT_NOTICES"] = "file"
+        spec.env["HOLDFAST_AGENT_NOTICE_FILE"] = str(self.notice_file(node))
         spec.env["HOLDFAST_TRAINER_NICE"] = str(self.config.trainer_nice)
         self.supervisor.start(spec)
+
+    def notice_file(self, node: str) -> Path:
+        """Where the node's agent looks for a notice of its provider (`agents.notices.file`)."""
+        return self._node_state(node).parent / f"{node}.notice"
 
     def _write_policy(self, directory: Path) -> None:
         """What this machine's agents allow, and as whom ranks run."""

@@ -4,7 +4,7 @@ from django.db import models
 from django.db.models import Q
 
 from controlplane.protocol.frames import PROTOCOL_MIN
-from controlplane.protocol.states import NodeState
+from controlplane.protocol.states import EndSource, NodeState
 
 
 class Node(models.Model):
@@ -57,6 +57,33 @@ class Node(models.Model):
     revision = models.PositiveSmallIntegerField(default=PROTOCOL_MIN)
     segment = models.CharField(max_length=63, blank=True, default="")
     created_at = models.DateTimeField(auto_now_add=True)
+
+
+class KnownEnd(models.Model):
+    """When a node is known to leave (`fleet.ends` writes it). By a `spot` notice of its provider, one at a time, which
+    its agent read in the boot `boot_id`; or by a `window` that `who` set, over at `back_at`. `over_at`: since when it
+    does not hold any more, as it was withdrawn, cancelled, or the machine came back; None: it does."""
+
+    id = models.CharField(primary_key=True, max_length=32)
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="ends")
+    source = models.CharField(max_length=8, choices=[(s, s) for s in EndSource])
+    leaves_at = models.DateTimeField()
+    back_at = models.DateTimeField(null=True)
+    reason = models.TextField()
+    who = models.CharField(max_length=200)
+    said_at = models.DateTimeField()
+    boot_id = models.CharField(max_length=64, blank=True, default="")
+    over_at = models.DateTimeField(null=True)
+    over_by = models.TextField(blank=True, default="")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["node"], condition=Q(source=EndSource.SPOT, over_at=None), name="one_notice_of_a_node"
+            )
+        ]
+        # Few hold at a time, and each load asks for them.
+        indexes = [models.Index(fields=["leaves_at"], condition=Q(over_at=None), name="known_end_holds")]
 
 
 class NodeLife(models.Model):

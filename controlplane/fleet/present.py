@@ -4,9 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from controlplane.fleet.models import Device, Node
+from django.db.models import Q, QuerySet
+
+from controlplane.fleet.models import Device, KnownEnd, Node
 from controlplane.runtime.beside import beside
-from controlplane.runtime.clock import iso
+from controlplane.runtime.clock import iso, now
 
 Json = dict[str, Any]
 
@@ -89,13 +91,30 @@ class Parts:
 
 def parts_of(nodes: Sequence[Node]) -> dict[str, Parts]:
     """By node id, in as many queries for many nodes as for one."""
-    added = beside("node", [node.id for node in nodes])
+    added, known = beside("node", [node.id for node in nodes]), _ends([node.id for node in nodes])
+    for node in nodes:
+        added[node.id]["known_end"] = known.get(node.id)
     found = {node.id: Parts([], [], added[node.id]) for node in nodes}
     for row in Device.objects.filter(node__in=found).order_by("index").values_list(*_SHOWN):
         device = Shown(*row)
         found[device.node_id].devices.append(device)
     for rank in _holders(node__in=found):
         found[rank.node_id].ranks.append(rank)
+    return found
+
+
+def holding() -> QuerySet[KnownEnd]:
+    """Known ends of nodes that are not over, the first to leave first."""
+    rows = KnownEnd.objects.filter(Q(back_at=None) | Q(back_at__gt=now()), over_at=None)
+    return rows.order_by("leaves_at", "id")
+
+
+def _ends(node_ids: Sequence[str]) -> Json:
+    """By node id what is known of its end: of the first that is not over."""
+    found: Json = {}
+    for row in holding().filter(node__in=node_ids):
+        shown = {"id": row.id, "source": row.source, "reason": row.reason, "who": row.who}
+        found.setdefault(row.node_id, shown | {"leaves_at": iso(row.leaves_at), "back_at": iso(row.back_at)})
     return found
 
 

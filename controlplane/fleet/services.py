@@ -6,7 +6,7 @@ from django.db.models import Q
 
 from controlplane.access import services as access
 from controlplane.changes.acts import FOR_DEVICES
-from controlplane.fleet import flapping
+from controlplane.fleet import ends, flapping
 from controlplane.fleet.capable import node_acts, node_stands
 from controlplane.fleet.models import Device, Node, NodeLife
 from controlplane.fleet.present import device_summary
@@ -90,6 +90,7 @@ def open_session(
         _keep_seq(node)
         node.last_event_seq = _kept_seq(node, journal_id)
         node.gap_since = None
+    ends.booted(node, boot_id[:64])
     node.boot_id, node.journal_id, node.agent_version = boot_id[:64], journal_id[:64], version[:40]
     node.segment = (node.pool or segment)[:63]
     node.save(

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 
 from controlplane.access import projects
 from controlplane.access import services as access
@@ -97,9 +98,11 @@ def wake_job_later(job_id: str, *, sure: bool = False) -> None:
     transaction.on_commit(partial(wake_job, job_id, sure=sure), robust=True)
 
 
-def wake_live_jobs() -> None:
-    """Every job that is not over is due, once: what each is decided by has changed."""
-    Job.objects.exclude(state__in=TERMINAL).update(due_at=now())
+def wake_live_jobs(*, project: str | None = None) -> None:
+    """Every job (of a project, where one is named) that is not over is due, once: what each is decided by has
+    changed."""
+    among = Q() if project is None else Q(project=project)
+    Job.objects.filter(among).exclude(state__in=TERMINAL).update(due_at=now())
 
 
 def transition_job(job: Job, to: str, reason: str) -> None:

@@ -3,18 +3,26 @@
 from django.db import models
 
 from controlplane.access.append_only import AppendOnly, AppendOnlyQuerySet
+from controlplane.access.project_models import Project
 from controlplane.jobs.models import Job
 
-FLEET = "fleet"
-"""The scope that is no job's."""
+FLEET, PROJECT, JOB = "fleet", "project", "job"
+"""From the widest to the narrowest. `FLEET` is the scope that is no project's and no job's."""
+
+
+def scope_of_project(name: str) -> str:
+    """As versions name it, so that no project takes the place of the fleet or of a job."""
+    return f"{PROJECT}:{name}"
 
 
 class PolicyVersion(AppendOnly, models.Model):
-    """One version of the document of a scope: `FLEET` or a job's id. `number` counts from 1 in its scope, `parent` is
-    the one that it replaced (0: the defaults). `document`: the fields that somebody set (`policy.document`); `version`:
-    the hash of the whole policy that it made when it was stored; `restores`: the version that was brought back."""
+    """One version of the document of a scope: `FLEET`, `scope_of_project` or a job's id. `number` counts from 1 in its
+    scope, `parent` is the one that it replaced (0: the defaults). `document`: the fields that somebody set
+    (`policy.document`); `version`: the hash of the whole policy that it made when it was stored; `restores`: the
+    version that was brought back."""
 
-    scope = models.CharField(max_length=32)
+    scope = models.CharField(max_length=80)
+    project = models.ForeignKey(Project, null=True, on_delete=models.PROTECT, related_name="policy_versions")
     job = models.ForeignKey(Job, null=True, on_delete=models.CASCADE, related_name="policy_versions")
     number = models.IntegerField()
     parent = models.IntegerField()

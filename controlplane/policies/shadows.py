@@ -15,6 +15,7 @@ from controlplane.access.audit import audit
 from controlplane.policies import selectors, services
 from controlplane.policies.models import FLEET, RunRole, RunState, ShadowDecision, ShadowRun
 from controlplane.policies.services import Edit
+from controlplane.policies.whose import FLEETS
 from controlplane.policy.document import Ground, config_of, plain
 from controlplane.policy.shadow import Bar
 from controlplane.runtime import events
@@ -55,7 +56,7 @@ def bar_of(run: ShadowRun) -> Bar:
 def start(document: object, bar: Bar, *, ground: Ground, actor: str, reason: str, after: str) -> ShadowRun:
     """Let the document decide beside the live policy, from the decision behind the id `after` on. Raises Invalid with
     every fault, and Conflict where one runs already or it would decide as the live policy does."""
-    stored = plain(services.accepted(None, document, ground))
+    stored = plain(services.accepted(FLEETS, document, ground))
     config = config_of(stored)
     live = selectors.newest(FLEET)
     if config == selectors.of_fleet():
@@ -90,7 +91,7 @@ def promote(run: ShadowRun, edit: Edit, *, ground: Ground, below: tuple[str, ...
         )
     before = selectors.document(FLEET, run.live_number)
     with events.unit_of_work():
-        row = services.put(None, run.document, edit, ground)
+        row = services.put(FLEETS, run.document, edit, ground)
         _end(run, RunState.PROMOTED, f"promoted by {edit.actor} as version {row.number}: {edit.reason}")
         bar, why = bar_of(run), f"watches version {row.number}, which shadow {run.pk} became"
         watch = _begin(RunRole.WATCH, before, bar, edit.actor, why, row.number, after)
@@ -107,7 +108,7 @@ def fall_back(run: ShadowRun, why: str) -> None:
     with events.unit_of_work():
         _end(run, RunState.FELL_BACK, why)
         services.rollback(
-            None, to, Edit(parent=run.live_number, reason=f"it fell back by itself: {why}", actor=BY_ITSELF)
+            FLEETS, to, Edit(parent=run.live_number, reason=f"it fell back by itself: {why}", actor=BY_ITSELF)
         )
         sentence = f"The policy fell back from version {run.live_number} to version {to} by itself: {why}."
         _report(run, BY_ITSELF, sentence, "fall_back")

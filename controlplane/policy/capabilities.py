@@ -6,8 +6,7 @@ is a key of each of its tables, so that a new one has to be thought of here. Who
 state: scopes and roles are the API's. An act that is no error when it was done before is allowed again; where it
 would have nothing to do the sentence stands for the page's button, and the POST changes nothing (`STANDS`).
 
-Pure: facts in, sentences out. Callers gather facts in `fleet.capable`, `jobs.capable`, `recovery.capable`,
-`recovery.asked`, `recovery.incidents` and `recovery.deadletter`.
+Pure: facts in, sentences out. Callers gather facts in `capable` of their apps, or beside the rows.
 """
 
 from collections.abc import Mapping
@@ -147,6 +146,7 @@ NODE: ByState = {
         _N.CORDONED: YES,
         _N.QUARANTINED: "node {name!r} is quarantined: `holdfast node confirm` or `uncordon` it first",
     },
+    "maintain": _ALWAYS,
     "confirm": {
         _N.READY: _VOUCHED,
         _N.DEGRADED: _VOUCHED,
@@ -373,13 +373,14 @@ def breaker(closed_by: str) -> Acts:
     return {"close": f"{closed_by} closed it already" if closed_by else YES}
 
 
+def known_end(over_by: str) -> Acts:
+    """Cancel a window, or call a notice wrong, once. `over_by` "": it holds."""
+    return {"cancel": f"it does not hold any more: {over_by}" if over_by else YES}
+
+
 def dead_letter(letter_id: str, state: str) -> Acts:
     """Apply it after all, or drop it. `state`: waiting, replayed or discarded."""
-    why = {
-        "waiting": YES,
-        "replayed": f"dead letter {letter_id} was replayed already",
-        "discarded": f"dead letter {letter_id} was discarded already",
-    }[state]
+    why = YES if state == "waiting" else f"dead letter {letter_id} was {state} already"
     return {"replay": why, "discard": why}
 
 

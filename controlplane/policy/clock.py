@@ -7,7 +7,9 @@ node or a replica. Asked by `decide` before any rule; it decides nothing.
 
 import msgspec
 
+from controlplane.policy.known_end import KnownEnd
 from controlplane.policy.snapshot import AttemptFact, JobSnapshot, NodeFact, ReplicaFact, SignalFact
+from controlplane.protocol.states import EndSource
 
 AHEAD_S = 1.0
 """Server processes may differ by so much: a time that far ahead is no sign of a step."""
@@ -96,8 +98,20 @@ def _replica(snapshot: JobSnapshot, replica: ReplicaFact) -> ReplicaFact:
 
 def _node(snapshot: JobSnapshot, node: NodeFact) -> NodeFact:
     return msgspec.structs.replace(
-        node, warmed_s=_moved(snapshot, node.warmed_s), warm_asked_s=_moved(snapshot, node.warm_asked_s)
+        node,
+        warmed_s=_moved(snapshot, node.warmed_s),
+        warm_asked_s=_moved(snapshot, node.warm_asked_s),
+        end=_end(snapshot, node.end),
     )
+
+
+def _end(snapshot: JobSnapshot, end: KnownEnd | None) -> KnownEnd | None:
+    """A notice says how long is left, so it moves with the clock; a window is a moment of the calendar."""
+    set_s = snapshot.clock_set_s
+    if end is None or set_s is None or end.source is not EndSource.SPOT or end.said_s >= set_s:
+        return end
+    by_s = snapshot.clock_step_s
+    return msgspec.structs.replace(end, leaves_s=end.leaves_s + by_s, said_s=end.said_s + by_s)
 
 
 def _signal(snapshot: JobSnapshot, signal: SignalFact) -> SignalFact:

@@ -55,7 +55,8 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     `max_preemptions` jobs of the fleet are (as many as `max_acts`). None is for a job that is expected to start within
     `preempt_patience_s` anyway (the default grace of a spec).
     People. A recommendation that is expected to cost more than `second_approver_gpu_s` is carried out when two have
-    approved it (100 GPU-hours, a value of our own).
+    approved it (100 GPU-hours, a value of our own). One about the fleet's own hardware is carried out where nobody has
+    objected for `fleet_act_after_s` (0: it waits for a person).
     Costs. `default_*` stand in until this job's own times are measured.
     `xid_overrides`: site's action for an XID (a word of `xid.XidBucket`).
     `rule_modes`: per-rule ceiling on automation.
@@ -114,6 +115,7 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     preempt_retry_s: float = 60.0
     max_preemptions: int = 20
     max_preemptions_of_job: int = 2
+    fleet_act_after_s: float = 0.0
     second_approver_gpu_s: float = 360_000.0
     follow_up_s: float = 0.1
     stop_grace_s: float = 10.0

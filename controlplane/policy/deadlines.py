@@ -7,7 +7,7 @@ time to pass is listed here.
 
 from collections.abc import Iterator
 
-from controlplane.policy import consent, flaps, stuck, time_limit
+from controlplane.policy import consent, flaps, leaving, stuck, time_limit
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import (
     attempt_live,
@@ -58,7 +58,7 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
         yield attempt_due_s(snapshot, config)
     if snapshot.job.end_held_until_s is not None:
         yield snapshot.job.end_held_until_s
-    yield from (*moments(snapshot, config), *consent.moments(snapshot), *time_limit.moments(snapshot))
+    yield from (*moments(snapshot, config), *consent.moments(snapshot), *_ends(snapshot, config))
     attempt = snapshot.attempt
     if attempt is None or not attempt_live(snapshot):
         return
@@ -107,6 +107,12 @@ def _moments(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
         if (over_s := acts_at_s(snapshot, config, node)) is not None:
             yield over_s
     yield from _replica_moments(snapshot, config, retry_s)
+
+
+def _ends(snapshot: JobSnapshot, config: PolicyConfig) -> Iterator[float]:
+    """Of the job, and of nodes."""
+    yield from time_limit.moments(snapshot)
+    yield from leaving.moments(snapshot, config)
 
 
 def _seeks(snapshot: JobSnapshot) -> bool:

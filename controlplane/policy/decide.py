@@ -10,7 +10,7 @@ import msgspec
 from controlplane.policy.acts import acts_of
 from controlplane.policy.clock import on_one_clock
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.consent import consent
+from controlplane.policy.consent import agreed, consent
 from controlplane.policy.deadlines import next_pass_s
 from controlplane.policy.facts import TERMINAL_JOB
 from controlplane.policy.once import forget
@@ -60,6 +60,7 @@ def decide(snapshot: JobSnapshot, config: PolicyConfig) -> Plan:
 
 def _decide(snapshot: JobSnapshot, config: PolicyConfig) -> Plan:
     attempt = snapshot.attempt.number if snapshot.attempt else 0
+    after_s = snapshot.job.spec.resiliency.act_after_s
     taken: set[str] = set()
     decisions: list[Decision] = []
     deferred = False
@@ -68,8 +69,10 @@ def _decide(snapshot: JobSnapshot, config: PolicyConfig) -> Plan:
         for proposed in rule.decide(snapshot, config):
             # One attempt's key must never silence the same words about another attempt.
             decision = msgspec.structs.replace(proposed, key=f"{attempt}:{proposed.key}", mode=mode)
-            if mode is Mode.RECOMMEND and (why := consent(snapshot, decision, config)):
-                decision = _with_consent(decision, why)
+            if mode is Mode.RECOMMEND and (
+                why := consent(snapshot, decision, config, after_s=after_s, paused=snapshot.blind)
+            ):
+                decision = agreed(decision, why)
             if decision.mode is not Mode.ENFORCE:
                 decisions.append(decision)
                 continue
@@ -80,16 +83,6 @@ def _decide(snapshot: JobSnapshot, config: PolicyConfig) -> Plan:
             taken |= wanted
             decisions.append(msgspec.structs.replace(decision, acts=acts_of(snapshot, decision, config)))
     return Plan(decisions=tuple(decisions), next_pass_s=next_pass_s(snapshot, config, bool(taken) or deferred))
-
-
-def _with_consent(decision: Decision, why: str) -> Decision:
-    """It is carried out, and says on whose word."""
-    return msgspec.structs.replace(
-        decision,
-        mode=Mode.ENFORCE,
-        sentence=f"{decision.sentence} {why}",
-        evidence=decision.evidence | {"consent": why},
-    )
 
 
 def mode_of(snapshot: JobSnapshot, config: PolicyConfig, rule: str) -> Mode:

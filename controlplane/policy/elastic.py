@@ -1,7 +1,10 @@
-"""A job that need not wait for all that it asks for (`scheduling.elastic`). Asked by the rule that places attempts."""
+"""How many replicas an attempt takes: those that fit, fewer than asked for where that will do (`scheduling.elastic`),
+or as many as its project's quota leaves. Asked by the rules that place attempts."""
 
-from controlplane.policy.layout import Layout
+from controlplane.policy.layout import Layout, plan_layout
 from controlplane.policy.placement import Pool
+from controlplane.policy.snapshot import JobSnapshot
+from controlplane.policy.titles import number_of
 from controlplane.protocol.spec import TrainSpec, ranks_per_replica, replica_count
 
 
@@ -16,3 +19,35 @@ def may_start_smaller(spec: TrainSpec, pool: Pool) -> bool:
     """An elastic job need not wait for all that it asks for: the pool has room for `min_replicas`."""
     least = max(1, spec.resources.min_replicas) * ranks_per_replica(spec.parallelism)
     return spec.scheduling.elastic and pool.size >= least
+
+
+def quota_left(snapshot: JobSnapshot) -> int | None:
+    """With so many devices at most the next attempt starts, as its project's quota has no more for it now; None: with
+    as many as it asks for."""
+    return snapshot.queue.at_most if snapshot.queue is not None else None
+
+
+def what_is_left(snapshot: JobSnapshot, layout: Layout) -> str:
+    """Beside the attempt: of the fleet, or of what bounds it."""
+    most = quota_left(snapshot)
+    if most is not None:
+        return f"its project's quota has {number_of(most, 'device')} for it"
+    return f"{number_of(layout.idle_devices, 'device')} free"
+
+
+def layout_for(snapshot: JobSnapshot, pool: Pool, *, most: int | None = None) -> Layout:
+    """The layout of the next attempt on `pool`, of at most so many devices. Raises NoLayout."""
+    spec, inside = snapshot.job.spec, dict(pool.nodes)
+    sizes = [
+        device.memory_bytes
+        for node in snapshot.nodes
+        for device in node.devices
+        if device.index in inside.get(node.id, ()) and device.memory_bytes is not None
+    ]
+    told = snapshot.elsewhere
+    if told is not None and told.memory_bytes is not None:
+        sizes.append(told.memory_bytes)
+    devices = pool.size if most is None else min(pool.size, most)
+    return plan_layout(
+        spec, devices, allow_relayout=spec.resiliency.allow_relayout, memory_bytes=min(sizes, default=None)
+    )

@@ -1,8 +1,8 @@
 """Every field of `PolicyConfig`: what it does, where its default comes from, and what a document may say.
 
 One row a field in `data/policy_fields.csv`, read by the validation (`policy.document`), the API, the page and
-docs/policy.md. Defaults stand in `PolicyConfig` alone. A job may only narrow: move a field towards fewer or later
-acts, `safer`.
+docs/policy.md. Defaults stand in `PolicyConfig` alone. A project or job may only narrow: move a field towards fewer or
+later acts, `safer`.
 """
 
 import csv
@@ -22,7 +22,7 @@ class Source(StrEnum):
 
 
 class Safer(StrEnum):
-    """The direction in which a job may move a field; `NEITHER`: it is the fleet's alone."""
+    """The direction in which a project or job may move a field; `NEITHER`: it is the fleet's alone."""
 
     HIGHER = "higher"
     LOWER = "lower"
@@ -51,8 +51,8 @@ class Field:
         return self.unit == "count"
 
     @property
-    def of_jobs(self) -> bool:
-        """A job may narrow it."""
+    def narrows(self) -> bool:
+        """A project or job may set it, in the direction `safer`."""
         return self.safer is not Safer.NEITHER
 
 
@@ -87,6 +87,6 @@ XID_OVERRIDES, RULE_MODES = "xid_overrides", "rule_modes"
 TABLES = {
     XID_OVERRIDES: "the site's action for an XID: fatal, reset, support, degraded, application or ignore; the fleet's"
     " alone, as a device is no job's",
-    RULE_MODES: "how far a rule may go by itself: observe, recommend or enforce; a job may only lower it",
+    RULE_MODES: "how far a rule may go by itself: observe, recommend or enforce; a project or job may only lower it",
 }
 """Fields that hold a table; both are empty by default."""

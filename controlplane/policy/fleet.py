@@ -13,10 +13,12 @@ import msgspec
 from controlplane.policy import breaker, drains
 from controlplane.policy.acts import nodes_out
 from controlplane.policy.config import PolicyConfig
+from controlplane.policy.consent import agreed, consent
 from controlplane.policy.disruption import Allowance, is_held
 from controlplane.policy.disruption_counts import ActKind, DisruptionCounts
 from controlplane.policy.findings import KINDS
-from controlplane.policy.plan import Decision, ResolveIncident
+from controlplane.policy.plan import Alternative, BarDevice, Decision, ResolveIncident, SetNodeState
+from controlplane.policy.recommendation import Recommendation
 from controlplane.policy.request_facts import RequestFact
 from controlplane.policy.rules import device_fault, device_risk
 from controlplane.policy.rules.registry import HARDWARE_RETURN, ceiling
@@ -46,7 +48,8 @@ class FleetSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Open findings about hardware under no living replica, the nodes and incidents that they and
     the returns concern, and what the disruption budget counts (see `JobSnapshot`), with the `segments`
     of all nodes by id. `requests`: the
-    drains of nodes that have not ended. Server seconds."""
+    drains of nodes that have not ended. `recommended`: what was only recommended about the fleet, with what people said
+    of it; `paused`: detection is, as the control plane's own side is not healthy. Server seconds."""
 
     now_s: float
     signals: tuple[SignalFact, ...] = ()
@@ -59,6 +62,8 @@ class FleetSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     segments: dict[str, str] = {}
     requests: tuple[RequestFact, ...] = ()
     disruption: DisruptionCounts = DisruptionCounts()
+    recommended: tuple[Recommendation, ...] = ()
+    paused: bool = False
 
     @property
     def divided(self) -> bool:
@@ -76,15 +81,15 @@ def decide_fleet(snapshot: FleetSnapshot, config: PolicyConfig) -> tuple[Decisio
         if signal.kind in KINDS:
             found += _judge(snapshot, config, signal, node, left)
         elif signal.kind == RISK_RULE:
-            found.append(_watch(signal, node))
+            found.append(_asked(snapshot, config, _watch(signal, node)))
     resets = 0 if is_held(snapshot, config) else config.max_acts - snapshot.acts_last_window
-    found += device_fault.resets(snapshot.nodes, now_s=snapshot.now_s, left=resets)
-    judged = [msgspec.structs.replace(decision, mode=ceiling(config, decision.rule)) for decision in found]
+    due = device_fault.resets(snapshot.nodes, now_s=snapshot.now_s, left=resets)
+    found += [_asked(snapshot, config, decision) for decision in due]
     acts = ceiling(config, device_fault.RULE) is Mode.ENFORCE
     returns = (_back(incident, nodes, acts=acts) for incident in snapshot.incidents)
     emptied = drains.answers(snapshot.requests, nodes, now_s=snapshot.now_s)
     tripped = breaker.decisions(snapshot, config)
-    return (*tripped, *judged, *(decision for decision in returns if decision is not None), *emptied)
+    return (*tripped, *found, *(decision for decision in returns if decision is not None), *emptied)
 
 
 def _judge(
@@ -93,11 +98,40 @@ def _judge(
     """About a device without work. What takes its node out of service is held once the pass has used the caps up."""
     place = (signal.node_id or "",)
     held = is_held(snapshot, config, place)
-    answer = device_fault.judge(signal, node, config, held=held)
-    acts = tuple(act for decision in answer for act in nodes_out(snapshot, decision))
-    if acts and ceiling(config, device_fault.RULE) is Mode.ENFORCE and not left.takes(ActKind.CORDON, place):
-        return device_fault.judge(signal, node, config, held=True)
+    answer = [_asked(snapshot, config, each) for each in device_fault.judge(signal, node, config, held=held)]
+    acts = [act for each in answer if each.mode is Mode.ENFORCE for act in nodes_out(snapshot, each)]
+    if acts and not left.takes(ActKind.CORDON, place):
+        answer = [_asked(snapshot, config, each) for each in device_fault.judge(signal, node, config, held=True)]
     return tuple(msgspec.structs.replace(each, acts=tuple(nodes_out(snapshot, each))) for each in answer)
+
+
+def _asked(snapshot: FleetSnapshot, config: PolicyConfig, decision: Decision) -> Decision:
+    """As far as its rule may go by itself; what is only recommended has its price, and people's word carries it out."""
+    mode = ceiling(config, decision.rule)
+    if mode is not Mode.RECOMMEND:
+        return msgspec.structs.replace(decision, mode=mode)
+    waits = Alternative(action="wait", cost_gpu_s=None, why_not="nothing runs on it; what is started there is at risk")
+    priced = msgspec.structs.replace(
+        decision,
+        mode=mode,
+        cost_gpu_s=out_of_use_gpu_s(snapshot, config, decision),
+        alternatives=(*decision.alternatives, *((waits,) if decision.actions else ())),
+    )
+    why = consent(snapshot, priced, config, after_s=config.fleet_act_after_s, paused=snapshot.paused)
+    return agreed(priced, why) if why else priced
+
+
+def out_of_use_gpu_s(snapshot: FleetSnapshot, config: PolicyConfig, decision: Decision) -> float | None:
+    """GPU-seconds that devices take no work because of it, for as long as a repair is taken to last (`bar_s`); None:
+    it takes nothing out of use."""
+    nodes = {node.id: node for node in snapshot.nodes}
+    out: set[tuple[str, int]] = set()
+    for action in decision.actions:
+        if isinstance(action, BarDevice):
+            out.add((action.node_id, action.device_index))
+        elif isinstance(action, SetNodeState) and action.to is NodeState.CORDONED and action.node_id in nodes:
+            out |= {(action.node_id, device.index) for device in nodes[action.node_id].devices}
+    return len(out) * config.bar_s if out else None
 
 
 def _watch(signal: SignalFact, node: NodeFact | None) -> Decision:

@@ -30,23 +30,31 @@ xid_overrides:
 ```
 
 ## Scopes, versions, roll-back
-- A document is the fleet's, or one job's. A job's may only narrow: fewer acts, later acts, less automation, in the
-  direction that the column "jobs may" names. If the fleet's becomes narrower later, the narrower counts. There is no
-  scope of a project yet.
+- A document is the fleet's, a [project's](projects.md) or one job's. The fleet's replaces defaults; a project's is laid
+  over the fleet's, a job's over both. What lies below may only narrow, field by field: fewer acts, later acts, less
+  automation, in the direction that the column "below the fleet" names. A mode may only be lowered (`enforce`,
+  `recommend`, `observe`). What has no such direction is the fleet's alone: prices by which all jobs are compared, the
+  queue's limits, actions for XIDs.
+- If what lies above becomes narrower later, the narrower counts, and what lies below stays as it is stored. A change
+  that leaves a threshold of a project or job out of reach is refused, and names them; a roll-back is not, as it has to
+  work when something is wrong.
 - Documents are stored as versions, with who, when and why; a version is never changed. A change names the version that
   its author has read; where another came since, it is refused (409), so that two editors never overwrite each other.
 - A roll-back makes an earlier document the newest one, in one call. Version 0 is the defaults.
 - The next pass of each job, of the fleet and of the queue decides by the newest documents; no process is started again.
   Jobs that are not over have that pass within seconds of a change.
-- A decision carries `policy_version`, a hash of everything that was in force. `holdfast policy show --recorded VERSION`
-  shows that policy, also after the document, the job's or the release's defaults have changed.
-- Changes need an administrator, of the fleet or, for a job's document, of its [project](projects.md). They are in the
-  audit log with the values before and after, and in the timeline.
+- A decision carries `policy_version`, a hash of everything that was in force, and `policy_documents`, the number of the
+  document of each scope that made it. `holdfast policy show --recorded VERSION` shows that policy, also after a
+  document or the release's defaults have changed.
+- Changes need an administrator, of the fleet or, for a project's document and those of its jobs, of the
+  [project](projects.md). They are in the audit log with the values before and after; those of the fleet and of jobs are
+  in the timeline too, as whoever reads that need not see the project.
 
 ## What is refused
 A document is refused as a whole, with every fault named, where a field, rule, mode, XID or action is unknown, a value
-is of the wrong type or out of range, or a cap is zero; where a job's would widen; where a threshold cannot be reached,
-because another one always comes before it or the fleet has fewer nodes or devices; and where a timeout lies below what
+is of the wrong type or out of range, or a cap is zero; where a project's or job's would widen what lies above it; where
+a threshold cannot be reached, because another one always comes before it (for the document itself, or for that of a
+project or job below it) or the fleet has fewer nodes or devices; and where a timeout lies below what
 was measured here: the 99th percentile over a week, of twenty or more, of a step (`lease_s`), of answers to a view
 (`flush_timeout_s`, `flush_limit_s`), of a joiner's transfer (`catch_up_limit_s`), of a save (`save_first_s`). Defaults
 are nobody's demand and are not judged. A roll-back is not held against measurements: what was accepted once comes back.
@@ -65,8 +73,8 @@ holdfast policy shadow show
 holdfast policy shadow promote --reason "it wastes less"
 holdfast policy shadow stop
 ```
-Each but those of the shadow takes `--job JOB`. The same in the [API](api.md) (`/policy`), the [Python client](sdk.md)
-(`client.policy`), and on the page "Policies".
+Each but those of the shadow takes `--project NAME` or `--job JOB`. The same in the [API](api.md) (`/policy`), the
+[Python client](sdk.md) (`client.policy`), and on the page "Policies".
 
 ## Replay and dry run
 Every decision is stored with what the policy saw, so it can be made again. `holdfast decision replay` does so with
@@ -133,7 +141,7 @@ def render() -> str:
             group = field.group
             lines += [f"### {group[0].upper()}{group[1:]}", ""]
             lines += [
-                "| field | what it does | default | may be | jobs may | source of the default |",
+                "| field | what it does | default | may be | below the fleet | source of the default |",
                 "|---|---|---|---|---|---|",
             ]
         lines.append(_row(field))
@@ -150,7 +158,7 @@ def _row(field: Field) -> str:
     default = plain_number(getattr(DEFAULT, field.name))
     span = f"{plain_number(field.least)} to {plain_number(field.most)}{unit}"
     span += f", at most `{field.within}`" if field.within else ""
-    jobs = f"go {field.safer}" if field.of_jobs else "not set it"
+    jobs = f"go {field.safer}" if field.narrows else "not set it"
     return f"| `{field.name}` | {field.what} | {default}{unit} | {span} | {jobs} | {field.source}: {field.because} |"
 
 

@@ -7,7 +7,7 @@ other, only the nodes of that slot are looked at again (ADR 0030).
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from controlplane.policy import findings, numerics
+from controlplane.policy import findings, leaving, numerics
 from controlplane.policy.asked import Need, require
 from controlplane.policy.bars import bad_places, standing
 from controlplane.policy.config import PolicyConfig
@@ -79,7 +79,7 @@ def _closed(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[str, ...]:
     """Ids of nodes on which nothing is started, whatever they lend."""
     silent = (signal.node_id for signal in signals_of(snapshot, "node_silent") if signal.node_id)
     _, barred = bad_places(standing(snapshot, config))
-    return (*silent, *barred)
+    return (*silent, *barred, *leaving.closed(snapshot, config))
 
 
 def _unlisted(snapshot: JobSnapshot) -> Mapping[str, int]:

@@ -11,8 +11,8 @@ ACTS: Mapping[str, Verdict] = {"approve": Verdict.APPROVED, "reject": Verdict.RE
 
 
 class Recommendation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Of the newest attempt. `key` as `plan.Decision` has it; first recommended at `at_s` (server time). `approvers`:
-    who approved it, each once; `verdict`: the newest word of anybody."""
+    """Of the newest attempt, or of the fleet. `key` as `plan.Decision` has it; first recommended at `at_s` (server
+    time). `approvers`: who approved it, each once; `verdict`: the newest word of anybody."""
 
     key: str
     at_s: float
@@ -23,14 +23,14 @@ class Recommendation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """Where it stands. `over`: its job has ended; `newest_attempt`: it is about that one; `done_by`: the decision with
-    which it was carried out all the same, "" for none."""
+    which it was carried out all the same, "" for none. Of the fleet there is no job that ends."""
 
     verdict: Verdict
-    job: str
-    job_state: str
-    over: bool
-    newest_attempt: bool
     done_by: str
+    job: str = ""
+    job_state: str = ""
+    over: bool = False
+    newest_attempt: bool = True
 
 
 def acts_on(standing: Standing) -> dict[str, str]:

@@ -18,7 +18,9 @@ from controlplane.protocol.states import RequestKind, RequestState
 SUCCEEDED = "succeeded"
 GIVE = "give_replicas"
 """The rule that answers a preemption of some replicas; the steps of their eviction are its decisions too."""
-RULES = (GIVE, "evict_request", "drain_request", "checkpoint_request", "fault_request", "resume_request")
+KNOWN_END = "known_end"
+"""The rule that has replicas leave a node before it leaves; the steps of their eviction are its decisions too."""
+RULES = (GIVE, KNOWN_END, "evict_request", "drain_request", "checkpoint_request", "fault_request", "resume_request")
 """Their decisions belong to no incident: they are about no fault."""
 
 

@@ -1,11 +1,9 @@
 """What `decide` sees: one job and the part of the fleet that matters to it.
 
-Built by `controlplane.changes.assembly` from what the database's and the simulator's loaders hand over, and by
-replay from a stored decision. All times are server Unix seconds (`_s`); ages are
-`now_s - x_s`. Tuples are sorted, so equal worlds give equal snapshots.
+Built by `controlplane.changes.assembly` from what loaders hand over, and by replay from a stored decision. All times
+are server Unix seconds (`_s`); ages are `now_s - x_s`. Tuples are sorted, so equal worlds give equal snapshots.
 
-Where a fact has `by_` look-ups they are worked out when one is first asked for, once for
-each snapshot: rules ask them and do not walk the tuples (ADR 0030).
+Look-ups (`by_`) are worked out when first asked for, once for each snapshot; no rule walks the tuples (ADR 0030).
 """
 
 from collections import defaultdict
@@ -19,6 +17,7 @@ import msgspec
 
 from controlplane.policy.asked import Elsewhere
 from controlplane.policy.disruption_counts import DisruptionCounts
+from controlplane.policy.known_end import KnownEnd
 from controlplane.policy.queue.place import QueuePlace
 from controlplane.policy.recommendation import Recommendation
 from controlplane.policy.request_facts import RequestFact
@@ -150,8 +149,8 @@ class NodeFact(_Fact):
     own side was blind. `warm` True: this job's rank host is already up there.
     `warmed_s`, `warm_asked_s`: server times at which that was last done and last asked for as a
     spare (None: never). `reserved_for` the job whose spare it is. `unhealthy`: which of its agent's checks fail,
-    "" for none; nothing is started there until they pass. `segment`: nodes of the same one are
-    near each other."""
+    "" for none; nothing is started there until they pass. `segment`: nodes of the same one are near each other.
+    `end`: when it is known to leave, or to be back (`policy.leaving`); None: nobody knows of an end."""
 
     id: str
     name: str
@@ -165,6 +164,7 @@ class NodeFact(_Fact):
     reserved_for: str | None = None
     unhealthy: str = ""
     segment: str = ""
+    end: KnownEnd | None = None
 
 
 class BarFact(_Fact):

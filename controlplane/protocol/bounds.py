@@ -88,6 +88,9 @@ SignalNumber = Annotated[int, Meta(ge=0, le=127)]
 Xid = Annotated[int, Meta(ge=0, le=1_000_000)]
 Seconds = Annotated[float, Meta(ge=0.0, le=MAX_SECONDS)]
 """Three decades; an age or a duration."""
+MAX_NOTICE_S = 7 * 86_400.0
+"""No provider gives notice of more; what says so is no notice."""
+NoticeSeconds = Annotated[float, Meta(ge=0.0, le=MAX_NOTICE_S)]
 UnixSeconds = Annotated[float, Meta(ge=0.0, le=1e11)]
 """A moment by the server's clock, since 1970."""
 Reported = Annotated[float, Meta(ge=0.0, le=MAX_REPORTED_S)]
@@ -122,6 +125,7 @@ Digest = Annotated[str, Meta(max_length=128, pattern=_WORD)]
 Marker = Annotated[str, Meta(max_length=300, pattern=_PRINTABLE)]
 Path = Annotated[str, Meta(max_length=MAX_PATH_CHARS, pattern=_PRINTABLE)]
 Line = Annotated[str, Meta(max_length=1_000, pattern=_STORABLE)]
+Reason = Annotated[str, Meta(min_length=1, max_length=200, pattern=_STORABLE)]
 Detail = Annotated[str, Meta(max_length=MAX_DETAIL_CHARS, pattern=_STORABLE)]
 ErrorText = Annotated[str, Meta(max_length=MAX_ERROR_CHARS, pattern=_STORABLE)]
 LookText = Annotated[str, Meta(max_length=MAX_LOOK_CHARS, pattern=_STORABLE)]

@@ -31,7 +31,9 @@ from controlplane.protocol.bounds import (
     LookText,
     Marker,
     NodeName,
+    NoticeSeconds,
     Pid,
+    Reason,
     Repeats,
     Seconds,
     Segment,
@@ -222,6 +224,14 @@ class NodeChecked(_Event, tag="node_checked"):
     failed: Annotated[tuple[NodeCheck, ...], Meta(max_length=MAX_NODE_CHECKS)]
 
 
+class NodeNotice(_Event, tag="node_notice"):
+    """This node leaves in `leaves_in_s` seconds, as its provider says, for that reason; None: it stays, by now.
+    Said when that changes, and once after each start of an agent that reads notices."""
+
+    leaves_in_s: NoticeSeconds | None
+    reason: Reason
+
+
 class HostExited(_Event, tag="host_exited"):
     """A rank host ended; `log_tail` untrusted."""
 
@@ -243,6 +253,7 @@ EventBody = (
     | LogMarked
     | InputRefused
     | NodeChecked
+    | NodeNotice
     | HostExited
 )
 

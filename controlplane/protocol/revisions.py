@@ -42,7 +42,7 @@ ADDED: dict[int, dict[str, tuple[str, ...]]] = {
     }
 }
 """Fields by the revision that brought them, and by the struct that has them."""
-NEW_EVENTS: dict[int, frozenset[str]] = {3: frozenset({"CheckpointsPruned", "RecomputeReport"})}
+NEW_EVENTS: dict[int, frozenset[str]] = {3: frozenset({"CheckpointsPruned", "NodeNotice", "RecomputeReport"})}
 """Kinds of events, and of reports in them, by the revision that brought them."""
 NULLED: dict[int, dict[str, tuple[str, ...]]] = {
     3: {"AgentFrame": ("cpu_ratio", "rss_bytes"), "DeviceSample": ("throttle_reasons",)}

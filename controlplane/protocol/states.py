@@ -66,6 +66,13 @@ class NodeState(StrEnum):
     QUARANTINED = "quarantined"
 
 
+class EndSource(StrEnum):
+    """Who knows that a node leaves: its provider, by a notice that its agent reads; or a person, who set a window."""
+
+    SPOT = "spot"
+    WINDOW = "window"
+
+
 class RequestKind(StrEnum):
     """What a person may ask of a job or a node, which the policy answers. The queue asks for `preempt` as well."""
 

@@ -13,8 +13,8 @@ from controlplane.changes.acts import carry_out, counted
 from controlplane.changes.behind import at_once, entered_at_once, entered_behind, starts_behind, still_wanted
 from controlplane.changes.turn import Turn, end_stopping
 from controlplane.jobs.models import Job
+from controlplane.policies.selectors import InForce
 from controlplane.policy import plan
-from controlplane.policy.config import PolicyConfig
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.states import Mode
 from controlplane.recovery import holding, incidents, keeping, ledger
@@ -34,7 +34,7 @@ def already_taken(job: Job, decision: plan.Decision) -> bool:
 
 
 def apply_decision(
-    job: Job, decision: plan.Decision, snapshot: JobSnapshot, *, config: PolicyConfig, decide_s: float
+    job: Job, decision: plan.Decision, snapshot: JobSnapshot, *, by: InForce, decide_s: float
 ) -> Decision:
     """Record the decision; unless its mode only recommends, carry its actions out. Everything
     is undone if one action fails (LostRace, Conflict, IllegalTransition, IntegrityError)."""
@@ -42,7 +42,7 @@ def apply_decision(
     with events.unit_of_work():
         before = job.epoch
         state_before = {"state": job.state, "epoch": job.epoch}
-        row = new_row(job, decision, snapshot, config=config, decide_s=decide_s)
+        row = new_row(job, decision, snapshot, by=by, decide_s=decide_s)
         row.incident = incidents.incident_for(job, decision, row.at)
         row.save(force_insert=True)
         if acts:

@@ -17,10 +17,11 @@ from controlplane.jobs.models import Job, Rank
 from controlplane.jobs.seen import UNSEEN_ID
 from controlplane.policy.placement import PLACEABLE
 from controlplane.policy.queue.capacity import Condition, Share, Tally, by_segment, total
+from controlplane.policy.queue.ends import Ending, ending
 from controlplane.policy.queue.rows import Holder
-from controlplane.policy.queue.schedule import Ending, ending
+from controlplane.policy.queue.until import is_window
 from controlplane.protocol.states import NodeState
-from controlplane.recovery import load_queue, signals, stakes
+from controlplane.recovery import load_lenders, load_queue, signals, stakes
 from controlplane.recovery.load_devices import NODES_A_QUERY
 from controlplane.recovery.unseen import PRIVATE, as_seen_by
 from controlplane.runtime.clock import from_s, iso, now_s
@@ -43,7 +44,7 @@ def capacity(rights: Rights) -> Json:
     """All of GET /capacity, as whoever has these rights sees it: jobs of projects that are not seen have no names."""
     seq, moment_s = newest_seq(), now_s()
     _, fleet = as_seen_by(rights, (), load_queue.load_fleet())
-    holders = fleet.holders
+    holders = tuple(each for each in fleet.holders if not is_window(each.id))
     found = by_segment(shares())
     types = [_type(model, segments) for model, segments in found.items()]
     types.sort(key=lambda each: (-each["counts"]["devices"], each["gpu_type"]))
@@ -67,7 +68,7 @@ def capacity(rights: Rights) -> Json:
 
 def shares() -> Iterator[Share]:
     """The devices of every node that was not removed, by model."""
-    silent, named = load_queue.accused()
+    silent, named = load_lenders.accused()
     out = silent | signals.node_checks().keys()
     spare = set(SpareReservation.objects.order_by().values_list("device__node_id", flat=True).distinct())
     held, accused = _held(), _accused(named)

@@ -12,6 +12,7 @@ from django.db import transaction
 from controlplane.changes.due import certificates as core
 from controlplane.changes.due.certificates import INCOMPLETE, PENDING, RETRY_S
 from controlplane.changes.due.checks import LOSSES, RECOMPUTED
+from controlplane.jobs.models import Job
 from controlplane.recovery import course, keeping, proof, recompute
 from controlplane.recovery.certificate_rows import CertificateRows
 from controlplane.recovery.incidents import count_phases, publish_incident, refresh_phases
@@ -44,7 +45,7 @@ def certify(incident: Incident) -> dict[str, Any]:
     """Check, store and publish; schedules itself again while the answer is pending."""
     with events.unit_of_work():
         asked = recompute.tend(incident)
-        if asked is not None and RECOMPUTED in _verdicts(incident.certificate) and asked.is_open:
+        if asked is not None and RECOMPUTED in verdicts_of(incident.certificate) and asked.is_open:
             # Until the job has trained nothing of it changes, and that makes it due at once.
             wait_s = RETRY_S if asked.job.trained else WAITING_RETRY_S
             Incident.objects.filter(pk=incident.pk).update(certificate_due_at=after(wait_s))
@@ -53,8 +54,8 @@ def certify(incident: Incident) -> dict[str, Any]:
         assert incident.job is not None, "only a job's recovery is certified"
         rows = CertificateRows(incident, incident.job)
         found = core.judged(rows, incident.pk)
-        certificate = build(incident, found)
-        proof.part(incident, settled=_verdicts(certificate).get(LOSSES) is not None)
+        certificate = document(incident, incident.job, found)
+        proof.part(incident, settled=verdicts_of(certificate).get(LOSSES) is not None)
         change = core.concluded(rows, incident.pk, found)
         final, certificate["state"] = change.again_s is None, change.state
         Incident.objects.filter(pk=incident.pk).update(
@@ -63,7 +64,7 @@ def certify(incident: Incident) -> dict[str, Any]:
         )
         if final:
             keeping.let_go(incident)
-        known, first = _verdicts(incident.certificate), not (incident.certificate or {}).get("generated_at")
+        known, first = verdicts_of(incident.certificate), not (incident.certificate or {}).get("generated_at")
         incident.refresh_from_db()
         if first:
             incident.ended = course.ended_by(incident)
@@ -71,14 +72,14 @@ def certify(incident: Incident) -> dict[str, Any]:
         refresh_phases(incident)
         if first:
             transaction.on_commit(partial(count_phases, incident.phases))
-        if final or _verdicts(certificate) != known:
+        if final or verdicts_of(certificate) != known:
             publish_incident(
                 incident, "incident.certificate", f"Certificate: {words_of(certificate)}." if final else ""
             )
     return certificate
 
 
-def _verdicts(certificate: dict[str, Any] | None) -> dict[str, Any]:
+def verdicts_of(certificate: dict[str, Any] | None) -> dict[str, Any]:
     """What of a certificate is news: the counts in it move with every step."""
     return {check["name"]: check["ok"] for check in (certificate or {}).get("checks", [])}
 
@@ -90,10 +91,9 @@ def words_of(certificate: dict[str, Any]) -> str:
     return f"incomplete: {certificate['judged']} of {certificate['of']} judged"
 
 
-def build(incident: Incident, found: core.Judged) -> dict[str, Any]:
+def document(incident: course.Proved, job: Job, found: core.Judged) -> dict[str, Any]:
     """The certificate as JSON; {"state": "pending"} while a check still waits for reports."""
-    assert incident.job is not None, "only a job's recovery is certified"
-    again = repeated(incident.job, began=course.began(incident), ended=course.ended(incident))
+    again = repeated(job, began=course.began(incident), ended=course.ended(incident))
     return {
         "state": found.state,
         "judged": sum(check.ok is not None for check in found.checks),

@@ -18,9 +18,8 @@ from controlplane.jobs.models import Job, StepRecord
 from controlplane.jobs.numbers import COMMITTED_CHECKPOINTS, spec_of
 from controlplane.protocol.spec import Parallelism, micro_batch_count, ranks_per_replica
 from controlplane.recovery import course, proof, recompute
-from controlplane.recovery.course import Mark
+from controlplane.recovery.course import Mark, Proved
 from controlplane.recovery.fencing import CourseRows
-from controlplane.recovery.models import Incident
 from controlplane.recovery.reference import LIMIT_MAX, read_reference
 from controlplane.runtime import windows
 from controlplane.runtime.clock import now
@@ -30,9 +29,9 @@ SHOWN_DIGITS = 3
 
 
 class CertificateRows(CourseRows):
-    """Of the one incident that is judged."""
+    """Of the one incident that is judged, or of whoever else is (`recovery.resumptions`)."""
 
-    def __init__(self, incident: Incident, job: Job) -> None:
+    def __init__(self, incident: Proved, job: Job) -> None:
         super().__init__(job)
         self._incident = incident
 
@@ -113,7 +112,7 @@ class CertificateRows(CourseRows):
         """By a sampled step that a replica computed again, where that was chosen, else on the server."""
         row = recompute.of(self._incident)
         if row is None:
-            return _losses(self._incident, self._job, window)
+            return losses_of(self._incident, self._job, window)
         found = recompute.verdict(row)
         return Check(name=RECOMPUTED, ok=found.ok, detail=found.detail, value=_rounded(found.value), limit=1.0)
 
@@ -138,7 +137,7 @@ def _at(step: Step) -> datetime:
     return step.at
 
 
-def _losses(incident: Incident, job: Job, window: Window) -> Check:
+def losses_of(incident: Proved, job: Job, window: Window) -> Check:
     """Every loss is that of the undisturbed run, before and after the membership changed."""
     name, reference = LOSSES, proof.read(incident) or read_reference(job)
     if reference is None:

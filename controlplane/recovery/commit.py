@@ -15,6 +15,7 @@ from controlplane.access import services as access
 from controlplane.changes import kinds
 from controlplane.changes.disruption_kinds import CloseBreaker, CountActs, OpenBreaker
 from controlplane.changes.due import kinds as due
+from controlplane.changes.end_kinds import NoteEnd
 from controlplane.changes.kinds import (
     AttemptKey,
     DeviceKey,
@@ -28,6 +29,7 @@ from controlplane.changes.kinds import (
 )
 from controlplane.checkpoints import services as checkpoints
 from controlplane.dispatch import services as dispatch
+from controlplane.fleet import ends
 from controlplane.fleet import services as fleet
 from controlplane.fleet.models import Device, Node
 from controlplane.fleet.services import bar_device, mark_device_lost, return_device, set_device_health, take_out
@@ -275,6 +277,19 @@ def _keep(rows: JobRows, change: kinds.Keep) -> None:
     kept.keep(rows.heard, rows.locked, rows.rank_row(change.subject), change.said)
 
 
+def _note_end(rows: JobRows, change: NoteEnd) -> None:
+    """Its jobs are locked, as the batch that tells of it is."""
+    assert rows.heard is not None, "nodes are heard in batches"
+    node = rows.heard.node
+    assert node.id == change.node, "a node speaks for itself alone"
+    if change.leaves_s is not None:
+        ends.note(node, change.leaves_s, change.reason)
+    else:
+        ends.stays(node, change.reason)
+    for job_id in rows.heard.jobs:
+        rows.heard.wake(job_id, sure=True)
+
+
 def _create_preemption(rows: JobRows, change: kinds.CreatePreemption) -> None:
     request_rows.ask_to_yield(rows.locked, change)
 
@@ -321,6 +336,7 @@ HANDLERS: dict[type, Callable[[JobRows, Any], None]] = {
     kinds.KeepDiagnostic: lambda rows, change: diagnostics.keep(rows.locked, change.found),
     kinds.Refuse: lambda rows, change: checkpoints.refused(rows.locked, change.path, said=change.said),
     kinds.Close: lambda rows, change: dispatch.answer(change.node, change.command, change.state, change.detail, ""),
+    NoteEnd: _note_end,
     CountActs: lambda rows, change: breaker_rows.note(change.acts, rows.decision_id),
     OpenBreaker: lambda rows, change: breaker_rows.open_breaker(
         change.code, change.segment, change.sentence, rows.decision_id

@@ -14,9 +14,13 @@ from django.db.models import Q, QuerySet
 from controlplane.changes.due import course as core
 from controlplane.jobs.models import Job, StepRecord
 from controlplane.recovery.models import Incident, ViewRow
+from controlplane.recovery.resumption_models import Resumption
 from controlplane.runtime import windows
 from controlplane.runtime.clock import SEEN_WITHIN_S, SETTLE_S
 from controlplane.runtime.models import ClockStep
+
+Proved = Incident | Resumption
+"""What a certificate is about: something that was in a job's way, from `opened_at` to `ended_at`."""
 
 
 class Mark(core.Mark):
@@ -50,13 +54,13 @@ def here(job: Job) -> Mark:
     return Mark(of_attempt=newest[0], step=newest[1], attempt=number or 1, epoch=epoch or 0, clock=clock)
 
 
-def began(incident: Incident) -> Mark:
+def began(incident: Proved) -> Mark:
     """When the fault was. Of an incident that an older release opened, times tell it."""
     assert incident.job is not None, "only a job has a course"
     return Mark(**(incident.began or mark(incident.job, incident.opened_at)))
 
 
-def ended(incident: Incident) -> Mark:
+def ended(incident: Proved) -> Mark:
     """When training was back; of an incident that is open, now. As `began` of older ones."""
     assert incident.job is not None, "only a job has a course"
     if incident.ended is not None:

@@ -8,8 +8,8 @@ import msgspec
 from controlplane.changes.diagnostics import SCHEDULED
 from controlplane.jobs.models import Job
 from controlplane.policies import services as policies
+from controlplane.policies.selectors import InForce
 from controlplane.policy import plan
-from controlplane.policy.config import PolicyConfig
 from controlplane.policy.fleet import FleetSnapshot
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.states import Mode
@@ -26,11 +26,11 @@ def new_row(
     decision: plan.Decision,
     snapshot: JobSnapshot | FleetSnapshot,
     *,
-    config: PolicyConfig,
+    by: InForce,
     decide_s: float,
 ) -> Decision:
     """With the snapshot that replays it, and the policy, which is kept; the row is not saved yet."""
-    policies.keep(config)
+    policies.keep(by.config)
     epoch = job.epoch if job is not None else 0
     return Decision(
         id=new_id("dec"),
@@ -49,7 +49,8 @@ def new_row(
         applied=decision.mode is Mode.ENFORCE,
         epoch_before=epoch,
         epoch_after=epoch,
-        policy_version=config.version,
+        policy_version=by.config.version,
+        policy_documents=dict(by.numbers),
         snapshot=b"" if decision.rule == SCHEDULED else packed(snapshot),
         decide_s=decide_s,
         key=decision.key[:200],
@@ -62,7 +63,7 @@ def publish_decision(row: Decision) -> None:
         "decision.made" if row.applied else "decision.recommended",
         row.sentence,
         job_id=row.job_id or "",
-        node_id="" if row.job_id or row.incident is None else row.incident.node_id or "",
+        node_id=_node_of(row),
         entity="decision",
         entity_id=row.id,
         patch=lambda: _patch(row.pk),
@@ -76,11 +77,17 @@ def publish_verdict(row: Decision, sentence: str) -> None:
         "decision.verdict",
         sentence,
         job_id=row.job_id or "",
+        node_id=_node_of(row),
         entity="decision",
         entity_id=row.id,
         patch=lambda: _patch(row.pk),
         data={"verdict": row.verdict},
     )
+
+
+def _node_of(row: Decision) -> str:
+    """Of a decision about the fleet: the node of its incident."""
+    return "" if row.job_id or row.incident is None else row.incident.node_id or ""
 
 
 def _patch(decision_id: str) -> dict[str, Any]:

@@ -17,12 +17,22 @@ from controlplane.changes.assembly.snapshot import Fleet, FleetParts, fleet_snap
 from controlplane.changes.turn import Turn
 from controlplane.fleet.models import Device
 from controlplane.policies import selectors as policies
+from controlplane.policies.selectors import InForce
 from controlplane.policy import plan
-from controlplane.policy.config import PolicyConfig
 from controlplane.policy.findings import KINDS
 from controlplane.policy.fleet import RISK_RULE, FleetSnapshot, HardwareIncident, decide_fleet
 from controlplane.protocol.states import IncidentOutcome, IncidentState, Mode
-from controlplane.recovery import asked, disruption, incidents, load, load_nodes, shared, signals
+from controlplane.recovery import (
+    asked,
+    disruption,
+    health_gate,
+    incidents,
+    load,
+    load_nodes,
+    recommended,
+    shared,
+    signals,
+)
 from controlplane.recovery.audited import audit_decision
 from controlplane.recovery.commit import commit
 from controlplane.recovery.decided import new_row, publish_decision
@@ -50,10 +60,10 @@ def reconcile_fleet() -> int:
         return made
     with events.unit_of_work():
         lock_fleet()
-        snapshot, config = load_fleet(), policies.of_fleet()
+        snapshot, policy = load_fleet(), policies.in_force(None)
         begin = time.monotonic()
-        decisions = decide_fleet(snapshot, config)
-        decided = Decided(snapshot, config, time.monotonic() - begin)
+        decisions = decide_fleet(snapshot, policy.config)
+        decided = Decided(snapshot, policy, time.monotonic() - begin)
         for decision in _new(decisions):
             made += isolated("fleet", decision.key, partial(_attempt, decision, decided))
     return made
@@ -101,6 +111,8 @@ def load_fleet() -> FleetSnapshot:
         ),
         segments=load.segments(),
         drains=drains,
+        recommended=recommended.of_fleet(MAX_FINDINGS),
+        paused=health_gate.is_blind(),
     )
     return fleet_snapshot_of(parts)
 
@@ -149,7 +161,7 @@ class Decided(NamedTuple):
     """By what a pass decided, and how long that took."""
 
     snapshot: FleetSnapshot
-    config: PolicyConfig
+    policy: InForce
     decide_s: float
 
 
@@ -160,7 +172,7 @@ def _attempt(decision: plan.Decision, by: Decided) -> None:
 
 def apply_fleet(decision: plan.Decision, by: Decided) -> Decision:
     """Record it; carry it out unless its mode only recommends. Raises LostRace, IllegalTransition."""
-    row = new_row(None, decision, by.snapshot, config=by.config, decide_s=by.decide_s)
+    row = new_row(None, decision, by.snapshot, by=by.policy, decide_s=by.decide_s)
     acts = decision.mode is Mode.ENFORCE
     closes = [a for a in decision.actions if isinstance(a, plan.ResolveIncident)]
     if closes:

@@ -27,7 +27,7 @@ from controlplane.jobs.models import Job, Rank
 from controlplane.jobs.selectors import wanting_nodes
 from controlplane.jobs.services import TERMINAL, wake_job, wake_job_later
 from controlplane.protocol.errors import IdentityMismatch
-from controlplane.protocol.frames import AgentEvent, AgentHello, DeviceLost, XidSeen
+from controlplane.protocol.frames import AgentEvent, AgentHello, DeviceLost, NodeNotice, XidSeen
 from controlplane.recovery import deadletter, doubts, hello, identity, signals
 from controlplane.recovery.facts import apply_event, finish
 from controlplane.recovery.heard import Heard
@@ -36,7 +36,8 @@ from controlplane.runtime.clock import ago
 from controlplane.runtime.locks import lock_row, lock_rows, retrying
 from controlplane.runtime.outages import raise_if_outage
 
-DEVICE_EVENTS = (XidSeen, DeviceLost)
+OF_ALL_HERE = (XidSeen, DeviceLost, NodeNotice)
+"""They concern every job with ranks on the node."""
 # How often an event is tried by itself before it is put aside.
 TRIES = 3
 # So many events are put aside at once; then other nodes have their turn, and this one resends.
@@ -257,14 +258,14 @@ def _waiting_for(facts: Heard) -> list[str]:
 
 
 def _jobs_touched(node_id: str, batch: tuple[AgentEvent, ...]) -> set[str]:
-    """Every job whose row the batch may write, so that it is locked first. Device findings
+    """Every job whose row the batch may write, so that it is locked first. Device findings and a notice
     touch the jobs with ranks on the node."""
     found = identity.job_ids_of(batch)
     command_ids = identity.command_ids_of(batch)
     if command_ids:
         answered = Command.objects.filter(pk__in=command_ids).exclude(job=None)
         found |= {job_id for job_id in answered.values_list("job_id", flat=True) if job_id}
-    if any(isinstance(event.body, DEVICE_EVENTS) for event in batch):
+    if any(isinstance(event.body, OF_ALL_HERE) for event in batch):
         here = Rank.objects.filter(node_id=node_id, released_at=None)
         found |= set(here.values_list("replica__attempt__job_id", flat=True))
     return found

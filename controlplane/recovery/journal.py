@@ -27,6 +27,9 @@ def digest(row: Decision) -> str:
     """SHA-256 of every column but the incident's, which is a link that may be set later; the same from both
     databases and before the row is stored."""
     content = {name: getattr(row, name) for name in _DIGESTED}
+    if row.policy_documents is not None:
+        # Decisions of earlier releases have none, and digests without it.
+        content["policy_documents"] = row.policy_documents
     content["at"] = row.at.astimezone(UTC).isoformat(timespec="microseconds")
     content["snapshot"] = hashlib.sha256(bytes(row.snapshot)).hexdigest()
     plain = json.loads(json.dumps(content), parse_int=_whole, parse_float=_one_spelling)

@@ -13,6 +13,7 @@ from controlplane.changes.assembly import nodes
 from controlplane.changes.assembly import rows as rowtypes
 from controlplane.changes.assembly.rows import Hosts, Known
 from controlplane.dispatch.models import Command
+from controlplane.fleet import ends
 from controlplane.fleet.models import Device, Node
 from controlplane.jobs.models import Job, Replica
 from controlplane.policy.snapshot import NodeFact
@@ -40,12 +41,13 @@ def node_facts(job: Job | None, *, only: Collection[str] | None = None) -> tuple
 
 def own_facts(job: Job, named: Collection[str]) -> tuple[NodeFact, ...]:
     """The nodes that matter to the job whatever it asks, by id: these, those where something of it is or was
-    warm, its spares, and those of which something is wanted or found."""
+    warm, its spares, those of which something is wanted or found, and those that leave."""
     hosts = _hosts(job)
     unhealthy = signals.node_checks()
     spares = set(SpareReservation.objects.filter(job=job).values_list("device__node_id", flat=True))
     resets = set(Device.objects.filter(reset_wanted_at__isnull=False).values_list("node_id", flat=True))
-    only = {*named, *nodes.hosts_up(hosts, now_s()), *hosts.asked, *unhealthy, *spares, *resets}
+    leaving = ends.first_by_node()
+    only = {*named, *nodes.hosts_up(hosts, now_s()), *hosts.asked, *unhealthy, *spares, *resets, *leaving}
     return _facts(Known(hosts=hosts, reserved=_reserved(only), unhealthy=unhealthy), only)
 
 
@@ -58,6 +60,7 @@ def _reserved(only: Collection[str] | None) -> Mapping[str, str]:
 
 
 def _facts(known: Known, only: Collection[str] | None) -> tuple[NodeFact, ...]:
+    known_ends = ends.first_by_node(only if only is None or len(only) <= NODES_A_QUERY else None)
     heard, clock = health_gate.silent_by_node() or {}, health_gate.clock_step()
     rows = of_nodes(Node.objects.filter(revoked_at=None).order_by("id"), "pk", only)
     columns = ("id", "name", "state", "before_deaf", "connected", "disconnected_at", "segment")
@@ -71,6 +74,7 @@ def _facts(known: Known, only: Collection[str] | None) -> tuple[NodeFact, ...]:
             closed_s=health_gate.closed_s(connected, since, clock),
             misses_events=before_deaf is not None,
             segment=segment,
+            end=ends.known(known_ends[node_id]) if node_id in known_ends else None,
         )
         for node_id, name, state, before_deaf, connected, since, segment in rows.values_list(*columns)
         if only is None or node_id in only

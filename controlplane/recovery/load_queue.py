@@ -1,8 +1,8 @@
 """Rows to what `policy.queue` plans with: who waits, what each node lends, who holds devices and until when.
 
-Grouped by node and job, so that no row of a device or a rank is an object here; devices are read only of nodes in part
-in use and of those that a finding names. Specs do not change, so what a start takes is worked out once in a process.
-With one pending job nothing of this is read. Reads alone.
+Grouped by node and job, so that no row of a rank is an object here; what nodes lend is read by `load_lenders`. Specs do
+not change, so what a start takes is worked out once in a process. With one pending job nothing of this is read. Reads
+alone.
 """
 
 from collections import Counter, defaultdict
@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from django.db.models import Count, Q
+from django.db.models import Count, Min
 
 from controlplane.access.rights import EVERYTHING, Rights
 from controlplane.changes.assembly.queue import (
@@ -18,60 +18,42 @@ from controlplane.changes.assembly.queue import (
     Held,
     held_back,
     holder_of,
+    limited_s,
     may_be_outranked,
-    usable_and_free,
+    uncounted,
     used_by_project,
 )
-from controlplane.fleet.models import Device, Node
+from controlplane.fleet import ends
 from controlplane.jobs import environment
 from controlplane.jobs.models import Attempt, Job, JobPace, Rank, Replica
 from controlplane.policies import selectors as policies
-from controlplane.policy import findings
-from controlplane.policy.placement import PLACEABLE
-from controlplane.policy.queue.demand import first_demand, growth_demand, later_demand
+from controlplane.policy.queue import until
+from controlplane.policy.queue.demand import first_demand
 from controlplane.policy.queue.place import QueuePlace
-from controlplane.policy.queue.rows import Demand, Holder, Lender, Pending, QueueConfig, QueueFleet, config_of
+from controlplane.policy.queue.rows import Demand, Holder, Pending, QueueConfig, QueueFleet, config_of
 from controlplane.policy.queue.schedule import growth, schedule
 from controlplane.policy.queue.words import place_of as place_in
 from controlplane.policy.rules.lifecycle import parked_words
-from controlplane.policy.snapshot import DeviceFact
 from controlplane.protocol.spec import JobSpec, TrainSpec
 from controlplane.protocol.states import QUEUED_JOB, AttemptState, JobState
-from controlplane.recovery import signals, stakes
-from controlplane.recovery.load_devices import NODES_A_QUERY, devices_of
+from controlplane.recovery import stakes
+from controlplane.recovery.load_devices import NODES_A_QUERY
+from controlplane.recovery.load_lenders import lenders
 from controlplane.recovery.load_projects import any_quota, shares_of
-from controlplane.recovery.models import Signal
+from controlplane.recovery.load_specs import Kept, specs_of
 from controlplane.recovery.stakes import recent_of
 from controlplane.recovery.unseen import as_seen_by, as_seen_from
 from controlplane.runtime.clock import now_s
-from controlplane.runtime.logs import get
 from controlplane.runtime.pieces import batched
 from controlplane.scheduling.models import SpareReservation
 
-SILENT = "node_silent"
 NOBODY = "job_dry_run"
-MAX_KEPT = 20_000
-_kept: dict[str, "_Kept"] = {}
-_log = get(__name__)
-
-
-class _Kept(NamedTuple):
-    """Of a spec, which never changes."""
-
-    first: Demand
-    later: Demand
-    grows: Demand
-    steps: int
-    least: int
-    spares: int
-    has_env: bool
-    preemptible: bool
 
 
 def place_of(job: Job, *, yielded: int = 0) -> QueuePlace | None:
     """Where the job stands; None: it is not in the queue, or alone there and outranks nobody. `yielded`: so many of its
     replicas do not run for now; where it trains that is where one more would stand."""
-    if job.state == JobState.RUNNING and yielded and (kept := _specs([job.id]).get(job.id)) is not None:
+    if job.state == JobState.RUNNING and yielded and (kept := specs_of([job.id]).get(job.id)) is not None:
         queue, fleet = as_seen_from(job.project, waiting(), load_fleet())
         return place_in(growth(queue, fleet, config(), now_s(), _grower(job, kept)), job.id)
     if job.state not in QUEUED_JOB or job.cancel_requested:
@@ -102,16 +84,23 @@ def place_of_new(document: JobSpec, rights: Rights = EVERYTHING) -> QueuePlace |
         name=document.metadata.name,
         priority=document.spec.scheduling.priority,
         submitted_s=now_s(),
-        demand=first_demand(document.spec),
+        demand=_of_new(document.spec),
         project=document.metadata.project,
         preemptible=document.spec.scheduling.preemptible,
+        limit_s=limited_s(document.spec.scheduling.time_limit_s, None, now_s()),
     )
     seen = as_seen_from(document.metadata.project, [*queue, new], load_fleet([*queue, new]))
     queue, fleet = as_seen_by(rights, *seen)
     return place_in(schedule(queue, fleet, config(), now_s()), NOBODY)
 
 
-def _grower(job: Job, kept: _Kept) -> Pending:
+def _of_new(spec: TrainSpec) -> Demand:
+    limit_s = spec.scheduling.time_limit_s
+    over_s = until.over_s(now_s(), limit_s=limit_s, begun_s=None, left=spec.training.steps, recent=())
+    return msgspec.structs.replace(first_demand(spec), over_s=over_s)
+
+
+def _grower(job: Job, kept: Kept) -> Pending:
     """One replica more of a job that runs."""
     return Pending(
         id=job.id,
@@ -141,20 +130,24 @@ def waiting() -> list[Pending]:
     """Every pending job."""
     columns = ("id", "name", "priority", "created_at", "project")
     found = list(_pending().values_list(*columns))
-    kept = _specs([row[0] for row in found])
+    kept = specs_of([row[0] for row in found])
     rows = [row for row in found if row[0] in kept]
-    ends = _end_codes()
-    held = _held_up(ends, [job_id for job_id, *_ in rows if kept[job_id].has_env])
+    placed = _end_codes()
+    held = _held_up(placed, [job_id for job_id, *_ in rows if kept[job_id].has_env])
+    over = _over({job_id: kept[job_id] for job_id, *_ in rows}, placed) if ends.holding().exists() else {}
     return [
         Pending(
             id=job_id,
             name=name,
             priority=priority,
             submitted_s=at.timestamp(),
-            demand=kept[job_id].later if job_id in ends else kept[job_id].first,
+            demand=msgspec.structs.replace(
+                kept[job_id].later if job_id in placed else kept[job_id].first, over_s=over.get(job_id)
+            ),
             held=held.get(job_id, ""),
             project=project,
             preemptible=kept[job_id].preemptible,
+            limit_s=limited_s(kept[job_id].limit_s, placed[job_id][-1][1] if job_id in placed else None, now_s()),
         )
         for job_id, name, priority, at, project in rows
     ]
@@ -168,8 +161,10 @@ def load_fleet(queue: Iterable[Pending] = ()) -> QueueFleet:
     projects = shares_of(_counted(held, spares))
     borrowers = {share.name for share in projects if share.quota is not None and share.used > share.quota}
     holders = tuple(_holders([*held, *(_Here(*row) for row in spares)], outranked=highest, borrowers=borrowers))
-    lenders = tuple(_lenders(held, reserved))
-    return QueueFleet(nodes=lenders, holders=holders, preempted=stakes.preempted(), projects=projects)
+    leave = {node_id: ends.known(row) for node_id, row in ends.first_by_node().items()}
+    lent = tuple(lenders(_by_node(held), reserved, leave))
+    holders += until.returning(lent, leave)
+    return QueueFleet(nodes=lent, holders=holders, preempted=stakes.preempted(), projects=projects)
 
 
 def used() -> Mapping[str, int]:
@@ -185,7 +180,7 @@ def _counted(held: Sequence["_Here"], spares: Iterable[tuple[str, str, int]]) ->
     for _, job_id, number in spares:
         kept[job_id] += number
     for ids in batched(sorted({*ranks, *kept}), NODES_A_QUERY):
-        specs = _specs(ids)
+        specs = specs_of(ids)
         for job_id, project in Job.objects.filter(pk__in=ids).values_list("id", "project"):
             asked = specs[job_id].spares if job_id in specs else 0
             yield project, ranks[job_id], kept[job_id], asked
@@ -219,61 +214,12 @@ def _held() -> list[_Here]:
     return [_Here(node_id, jobs[replica], number, replica) for node_id, replica, number in rows if replica in jobs]
 
 
-def _lenders(held: Sequence[_Here], reserved: Mapping[str, str]) -> Iterable[Lender]:
-    """What each node would lend to a job that has nothing there, and what it would if nobody held any of it."""
+def _by_node(held: Sequence[_Here]) -> Mapping[str, int]:
+    """How many devices of each node somebody holds."""
     used: dict[str, int] = defaultdict(int)
     for here in held:
         used[here.node_id] += here.number
-    silent, named = accused()
-    out = silent | signals.node_checks().keys()
-    sizes, usable = _devices()
-    states = [str(state) for state in PLACEABLE]
-    rows = Node.objects.filter(revoked_at=None, connected=True, state__in=states).order_by("id")
-    open_ids = [node_id for node_id in rows.values_list("id", flat=True) if node_id not in out and node_id in usable]
-    mixed = {n for n in open_ids if n in named or (used[n] and n not in reserved and used[n] < sizes[n])}
-    read = _read(mixed)
-    for node_id in open_ids:
-        good = usable[node_id]
-        if node_id in mixed:
-            good, free = usable_and_free(read.get(node_id, ()), named.get(node_id, frozenset()))
-        else:
-            free = good if not used[node_id] else {}
-        owner = reserved.get(node_id, "")
-        yield Lender(id=node_id, usable=good, free={} if owner else free, reserved_for=owner)
-
-
-def _read(node_ids: Collection[str]) -> Mapping[str, Sequence[DeviceFact]]:
-    found: dict[str, Sequence[DeviceFact]] = {}
-    for some in batched(sorted(node_ids), NODES_A_QUERY):
-        found |= devices_of(some)
-    return found
-
-
-def accused() -> tuple[set[str], dict[str, frozenset[int]]]:
-    """(nodes that are not heard, devices by node on which nothing is started while a finding is open)."""
-    rows = Signal.objects.filter(job=None, settled_at=None, node__isnull=False, kind__in=[SILENT, *findings.KINDS])
-    policy = policies.of_fleet()
-    silent: set[str] = set()
-    named: dict[str, set[int]] = defaultdict(set)
-    for row in rows:
-        if row.kind == SILENT or (row.device_index is None and findings.accuses(signals.fact_of(row), policy)):
-            silent.add(row.node_id or "")
-        elif row.device_index is not None and findings.accuses(signals.fact_of(row), policy):
-            named[row.node_id or ""].add(row.device_index)
-    return silent, {node_id: frozenset(indices) for node_id, indices in named.items()}
-
-
-def _devices() -> tuple[Mapping[str, int], Mapping[str, dict[str, int]]]:
-    """(how many in all, how many that are healthy by model), by node id."""
-    sizes: dict[str, int] = defaultdict(int)
-    usable: dict[str, dict[str, int]] = defaultdict(dict)
-    good = Count("pk", filter=Q(healthy=True, present=True))
-    rows = Device.objects.order_by().values_list("node_id", "model").annotate(number=Count("pk"), good=good)
-    for node_id, model, number, fit in rows:
-        sizes[node_id] += number
-        if fit:
-            usable[node_id][model] = fit
-    return sizes, usable
+    return used
 
 
 def _holders(rows: Sequence[_Here], *, outranked: int | None, borrowers: Collection[str]) -> Iterable[Holder]:
@@ -282,12 +228,16 @@ def _holders(rows: Sequence[_Here], *, outranked: int | None, borrowers: Collect
     for here in rows:
         devices[here.job_id][here.node_id] += here.number
     yields, gives = stakes.yielding(), stakes.giving()
+    kept = Counter[str]()
     ranks: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
     for here in rows:
         if here.replica:
             ranks[here.job_id].append((here.node_id, here.replica, here.number))
+        else:
+            kept[here.job_id] += here.number
     for ids in batched(sorted(devices), NODES_A_QUERY):
-        specs = _specs(ids)
+        specs = specs_of(ids)
+        limited = _begun([job_id for job_id, spec in specs.items() if spec.limit_s])
         paces = dict(JobPace.objects.filter(job__in=ids).values_list("job_id", "pace"))
         columns = ("id", "name", "priority", "state", "committed_step", "project")
         found = list(Job.objects.filter(pk__in=ids).values_list(*columns))
@@ -307,49 +257,33 @@ def _holders(rows: Sequence[_Here], *, outranked: int | None, borrowers: Collect
         read = {*able, *gives.keys() & set(ids)}
         pieces = stakes.pieces_of((row for job_id in read for row in ranks[job_id]), read) if read else {}
         for job_id, name, priority, state, step, project in found:
+            spec = specs.get(job_id)
             held = Held(
                 id=job_id,
                 name=name,
                 priority=priority,
                 state=state,
                 devices=devices[job_id],
-                left=specs[job_id].steps - step if job_id in specs else None,
+                left=spec.steps - step if spec is not None else None,
                 recent=recent_of(paces.get(job_id)),
                 yields_to=yields.get(job_id),
                 stake=stake_of.get(job_id),
                 gives_to=gives[job_id][0] if job_id in gives else "",
                 gives=gives[job_id][1] if job_id in gives else (),
                 pieces=pieces.get(job_id, ()),
-                least=specs[job_id].least if job_id in specs else 1,
+                least=spec.least if spec is not None else 1,
                 project=project,
+                limit_s=spec.limit_s if spec is not None else 0.0,
+                begun_s=limited.get(job_id),
+                uncounted=uncounted(kept[job_id], spec.spares) if spec is not None else 0,
             )
             yield holder_of(held, now_s())
 
 
-def _specs(job_ids: Collection[str]) -> Mapping[str, _Kept]:
-    missing = [job_id for job_id in job_ids if job_id not in _kept]
-    if len(_kept) + len(missing) > MAX_KEPT:
-        _kept.clear()
-        missing = list(job_ids)
-    for some in batched(missing, NODES_A_QUERY):
-        for job_id, stored in Job.objects.filter(pk__in=some).values_list("id", "spec"):
-            try:
-                spec = msgspec.convert(stored["spec"], TrainSpec)
-            except (LookupError, TypeError, msgspec.ValidationError) as error:
-                # One row that nobody can read is in nobody's way: it has no place, and no end that could be expected.
-                _log.warning("spec not read", job_id=job_id, error=str(error))
-                continue
-            _kept[job_id] = _Kept(
-                first=first_demand(spec),
-                later=later_demand(spec),
-                grows=growth_demand(spec),
-                least=spec.resources.min_replicas,
-                spares=max(0, spec.resources.spares.gpus),
-                steps=spec.training.steps,
-                has_env=bool(spec.env),
-                preemptible=spec.scheduling.preemptible,
-            )
-    return {job_id: _kept[job_id] for job_id in job_ids if job_id in _kept}
+def _begun(job_ids: Collection[str]) -> Mapping[str, float]:
+    """When the first attempt of each began, from which its time limit counts."""
+    rows = Attempt.objects.filter(job__in=list(job_ids)).order_by().values_list("job_id").annotate(at=Min("started_at"))
+    return {job_id: at.timestamp() for job_id, at in rows} if job_ids else {}
 
 
 def _end_codes() -> Mapping[str, list[tuple[str, float]]]:
@@ -359,6 +293,22 @@ def _end_codes() -> Mapping[str, list[tuple[str, float]]]:
     for job_id, code, at in rows.values_list("job_id", "end_code", "started_at"):
         found[job_id].append((code, at.timestamp()))
     return found
+
+
+def _over(jobs: Mapping[str, Kept], placed: Mapping[str, list[tuple[str, float]]]) -> Mapping[str, float | None]:
+    """When each is expected to be over; asked only while some node is known to leave."""
+    paces = dict(JobPace.objects.filter(job__in=placed).values_list("job_id", "pace"))
+    steps = dict(Job.objects.filter(pk__in=placed).values_list("id", "committed_step"))
+    return {
+        job_id: until.over_s(
+            now_s(),
+            limit_s=kept.limit_s,
+            begun_s=placed[job_id][-1][1] if job_id in placed else None,
+            left=kept.steps - steps.get(job_id, 0),
+            recent=recent_of(paces.get(job_id)),
+        )
+        for job_id, kept in jobs.items()
+    }
 
 
 def _kept_back() -> Mapping[str, str]:

@@ -11,6 +11,7 @@ from controlplane.jobs.models import Job
 from controlplane.protocol.states import IncidentOutcome, IncidentState, Mode, RequestKind, RequestState, Verdict
 from controlplane.recovery import disruption_models as disruption_models
 from controlplane.recovery import ledger_models as ledger_models
+from controlplane.recovery import resumption_models as resumption_models
 
 LIVE = Q(state__in=[str(RequestState.OPEN), str(RequestState.TAKEN)])
 
@@ -172,8 +173,10 @@ class Signal(models.Model):
 class Decision(models.Model):
     """One decision with all that is needed to replay it. `snapshot`: a JobSnapshot as
     `recovery.snapshots` packs it, empty for looks on schedule, which come by the thousand; `key` once per job and mode.
-    `job` None: decided for the fleet, from a FleetSnapshot; `key` once of all and mode. `verdict`: the newest word of
-    people about one that was only recommended, `verdicts`: all of them, [{"who", "verdict", "reason", "at"}]."""
+    `job` None: decided for the fleet, from a FleetSnapshot; `key` once of all and mode. `policy_documents`: number of
+    the document of each kind of scope that made the policy `policy_version` (0: none; null: an earlier release).
+    `verdict`: the newest word of people about one that was only recommended, `verdicts`: all of them, [{"who",
+    "verdict", "reason", "at"}]."""
 
     id = models.CharField(primary_key=True, max_length=32)
     job = models.ForeignKey(Job, null=True, on_delete=models.CASCADE, related_name="decisions")
@@ -193,6 +196,7 @@ class Decision(models.Model):
     epoch_before = models.BigIntegerField(default=0)
     epoch_after = models.BigIntegerField(default=0)
     policy_version = models.CharField(max_length=64)
+    policy_documents = models.JSONField(null=True)
     snapshot = models.BinaryField()
     decide_s = models.FloatField(default=0.0)
     key = models.CharField(max_length=200)

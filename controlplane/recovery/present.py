@@ -89,6 +89,7 @@ def decision_summary(row: Decision, *, commands: bool = True) -> Json:
         "epoch_before": row.epoch_before,
         "epoch_after": row.epoch_after,
         "policy_version": row.policy_version,
+        "policy_documents": row.policy_documents,
         "decide_s": row.decide_s,
         "verdict": row.verdict,
         "commands": orders,

@@ -1,7 +1,7 @@
 """The undisturbed run that a recovery is compared with.
 
-When an incident opens, the newest trusted checkpoint is pinned (hard links, so retention
-cannot take it away). Once the incident is resolved, the trainer goes on from there by
+When an incident opens, or a job has yielded (`recovery.resumptions`), the newest trusted checkpoint is pinned (hard
+links, so retention cannot take it away). Once the incident is resolved, the trainer goes on from there by
 itself, alone and undisturbed, in the sandbox and at low priority, up to the last step of the
 certificate's window, or as far as it comes in `TRAIN_S`: the certificate says how many steps were
 compared. Its losses must be those of the job. Without any checkpoint the run
@@ -30,6 +30,7 @@ from controlplane.protocol import ids
 from controlplane.protocol.launch import Resume, TrainerConfig
 from controlplane.protocol.spec import Parallelism
 from controlplane.recovery import course, sharing, training_data
+from controlplane.recovery.course import Proved
 from controlplane.recovery.models import Incident
 from controlplane.recovery.reference import LOSSES, MAX_LOSSES_BYTES, Length, Losses, task_of
 from controlplane.recovery.row_facts import config_of
@@ -69,12 +70,12 @@ class _Places:
     free_s: ClassVar[float] = time.monotonic()
 
 
-def folder(incident: Incident) -> Path:
+def folder(incident: Proved) -> Path:
     """Everything of one incident's reference run."""
     return Path(settings.REFERENCE_DIR) / "incidents" / incident.id
 
 
-def pin(incident: Incident) -> None:
+def pin(incident: Proved) -> None:
     """Keep the newest trusted checkpoint of the job; nothing if it is not on this machine."""
     rows = Checkpoint.objects.filter(job_id=incident.job_id, state__in=GOOD_CHECKPOINTS).exclude(kind=LOCAL_KIND)
     newest = rows.order_by("-step", "-epoch").first()
@@ -102,7 +103,7 @@ def why_no_data(job: Job) -> str:
     return training_data.why_outside(spec_of(job).spec.training.data)
 
 
-def read(incident: Incident) -> Losses | None:
+def read(incident: Proved) -> Losses | None:
     """The finished run, its own before one that it shares; None while there is none. It comes from the
     sandbox: numbers and nothing else."""
     lead = shared_with(incident)
@@ -117,7 +118,7 @@ def _losses_in(place: Path) -> Losses | None:
         return None
 
 
-def shared_with(incident: Incident) -> Path | None:
+def shared_with(incident: Proved) -> Path | None:
     """The folder of the run that is to judge this incident too; None where its own is."""
     try:
         name = (folder(incident) / SHARED).read_text()
@@ -126,12 +127,12 @@ def shared_with(incident: Incident) -> Path | None:
     return folder(incident).parent / name if ids.is_id(name) else None
 
 
-def is_by_shared(incident: Incident) -> bool:
+def is_by_shared(incident: Proved) -> bool:
     """What `read` gives is another incident's run."""
     return shared_with(incident) is not None and not (folder(incident) / LOSSES).exists()
 
 
-def part(incident: Incident, *, settled: bool) -> None:
+def part(incident: Proved, *, settled: bool) -> None:
     """Where the shared run has ended, or its process has, and did not settle this incident, it gets one of
     its own."""
     lead = shared_with(incident)
@@ -148,7 +149,7 @@ def _is_fresh(mark: Path) -> bool:
         return False
 
 
-def comes(incident: Incident) -> bool:
+def comes(incident: Proved) -> bool:
     """A run is there, under way or possible."""
     if not settings.REFERENCE_RUNS or incident.job is None or (folder(incident) / FAILED).exists():
         return False
@@ -159,20 +160,20 @@ def comes(incident: Incident) -> bool:
     return begun or _pinned(incident) is not None or incident.job.committed_step <= MAX_STEPS_ALONE
 
 
-def is_put_off(incident: Incident) -> bool:
+def is_put_off(incident: Proved) -> bool:
     """The run is made once the job has ended: its ranks need the cores until then."""
     job = incident.job
     return settings.REFERENCE_WHEN == "ended" and job is not None and job.state not in TERMINAL and comes(incident)
 
 
-def is_queued(incident: Incident) -> bool:
+def is_queued(incident: Proved) -> bool:
     """Its run has not begun: those of other incidents have all the places, or one of them is to judge it too."""
     if not comes(incident) or (folder(incident) / RUNNING).exists():
         return False
     return shared_with(incident) is not None or len(_Places.running) >= MAX_RUNS
 
 
-def waited_s(incident: Incident) -> float:
+def waited_s(incident: Proved) -> float:
     """Seconds since its run has begun, or could have begun."""
     with contextlib.suppress(OSError):
         return windows.age_s(from_s((folder(incident) / RUNNING).stat().st_mtime))
@@ -182,7 +183,7 @@ def waited_s(incident: Incident) -> float:
     return min(*ages_s, time.monotonic() - _Places.free_s)
 
 
-def why_missing(incident: Incident) -> str:
+def why_missing(incident: Proved) -> str:
     """For people."""
     if not settings.REFERENCE_RUNS:
         return "reference runs are off here (HOLDFAST_REFERENCE_RUNS)"
@@ -204,7 +205,7 @@ def why_missing(incident: Incident) -> str:
     return "no checkpoint from before the fault is at hand to run from"
 
 
-def _refused(incident: Incident) -> str:
+def _refused(incident: Proved) -> str:
     """Why the server did not start the run, or ended it; empty where it ended by itself, or there is none."""
     try:
         with (folder(incident) / FAILED).open(encoding="utf-8", errors="replace") as file:
@@ -213,7 +214,7 @@ def _refused(incident: Incident) -> str:
         return ""
 
 
-def start(incident: Incident, *, until_step: int) -> None:
+def start(incident: Proved, *, until_step: int) -> None:
     """Begin the run once, for all incidents of the job that wait and that it can judge; who comes second
     finds the first one's mark."""
     job = incident.job
@@ -222,7 +223,7 @@ def start(incident: Incident, *, until_step: int) -> None:
     attempt = job.attempts.order_by("number").first()
     if attempt is None:
         return
-    waiting = {incident.id: incident} | {row.id: row for row in _others(incident)}
+    waiting: dict[str, Proved] = {incident.id: incident} | {row.id: row for row in _others(incident)}
     ranges = [
         sharing.StepRange(
             incident_id=row.id,
@@ -254,12 +255,12 @@ def start(incident: Incident, *, until_step: int) -> None:
     _log.info("reference run started", incident=lead.id, pid=process.pid, until_step=until, judges=len(group))
 
 
-def _last_step(incident: Incident) -> int:
+def _last_step(incident: Proved) -> int:
     assert incident.certificate is not None, "only those that were certified once wait for a run"
     return int(incident.certificate["step"])
 
 
-def _wants_a_run(incident: Incident) -> bool:
+def _wants_a_run(incident: Proved) -> bool:
     """None was made or begun, one is possible, and there is enough for it to judge."""
     place = folder(incident)
     if not comes(incident) or (place / LOSSES).exists() or shared_with(incident) is not None:
@@ -267,7 +268,7 @@ def _wants_a_run(incident: Incident) -> bool:
     return not _is_fresh(place / RUNNING) and _reaches_beyond(incident)
 
 
-def _others(incident: Incident) -> list[Incident]:
+def _others(incident: Proved) -> list[Incident]:
     """Those of the job that wait for a run as well, from a checkpoint."""
     rows = Incident.objects.filter(job_id=incident.job_id, certificate_due_at__isnull=False).exclude(pk=incident.pk)
     waiting = [row for row in rows.select_related("job").order_by("opened_at", "id")[:MAX_SHARING] if row.certificate]
@@ -307,19 +308,19 @@ def reap() -> None:
             _log.warning("reference run failed", place=str(process.place), why=text or service.ended(code))
 
 
-def clear(incident: Incident) -> None:
+def clear(incident: Proved) -> None:
     """The certificate is final: the pinned checkpoint is not needed any more."""
     shutil.rmtree(folder(incident) / "checkpoint", ignore_errors=True)
 
 
-def _reaches_beyond(incident: Incident) -> bool:
+def _reaches_beyond(incident: Proved) -> bool:
     """Enough steps were committed after the recovery for the comparison to say something
     about it; a job that ended, or takes minutes a step, is not waited for."""
     after = StepRecord.objects.filter(course.ended(incident).after(), job_id=incident.job_id).count()
     return after >= STEPS_AFTER or windows.age_s(incident.ended_at or now()) >= PATIENCE_S
 
 
-def _pinned(incident: Incident) -> Resume | None:
+def _pinned(incident: Proved) -> Resume | None:
     directory = folder(incident) / "checkpoint"
     try:
         step = int((folder(incident) / "step").read_text())

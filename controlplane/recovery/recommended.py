@@ -5,15 +5,18 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.db.models import QuerySet
+
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Attempt, Job
 from controlplane.jobs.numbers import spec_of
 from controlplane.policies import selectors as policies
+from controlplane.policy.config import PolicyConfig
 from controlplane.policy.consent import approvers_needed
 from controlplane.policy.facts import TERMINAL_JOB
 from controlplane.policy.recommendation import ACTS, Recommendation, Standing, acts_on
 from controlplane.policy.titles import list_of, number_of
-from controlplane.protocol.states import Mode, Verdict
+from controlplane.protocol.states import IncidentState, Mode, Verdict
 from controlplane.recovery.models import Decision
 from controlplane.runtime import beats
 from controlplane.runtime.clock import iso
@@ -21,7 +24,6 @@ from controlplane.runtime.clock import iso
 MOST = 50
 """Of an attempt, the newest."""
 NO_RECOMMENDATION = "it is no recommendation: nobody is asked"
-FLEETS = "it is about the fleet, where a person acts with the node's own buttons"
 
 
 def of_attempt(job: Job, attempt: Attempt | None) -> tuple[Recommendation, ...]:
@@ -29,7 +31,17 @@ def of_attempt(job: Job, attempt: Attempt | None) -> tuple[Recommendation, ...]:
     was recommended by a control plane that was away."""
     number = attempt.number if attempt is not None else 0
     rows = Decision.objects.filter(job=job, mode=Mode.RECOMMEND, key__startswith=f"{number}:").order_by("-id")
-    found = list(rows.only("key", "at", "verdict", "verdicts")[:MOST])
+    return _facts(rows[:MOST])
+
+
+def of_fleet(most: int) -> tuple[Recommendation, ...]:
+    """About the fleet, the newest, but of incidents that are over."""
+    rows = Decision.objects.filter(job=None, mode=Mode.RECOMMEND).exclude(incident__state=IncidentState.RESOLVED)
+    return _facts(rows.order_by("-id")[:most])
+
+
+def _facts(rows: QuerySet[Decision]) -> tuple[Recommendation, ...]:
+    found = list(rows.only("key", "at", "verdict", "verdicts"))
     since = beats.led_since() if found else None
     return tuple(
         Recommendation(
@@ -55,9 +67,8 @@ def approvers_of(row: Decision) -> tuple[str, ...]:
 
 def shown(row: Decision) -> dict[str, Any]:
     """What one decision's answer says of people's words, beside its summary."""
-    if row.mode != Mode.RECOMMEND or row.job is None:
-        why = FLEETS if row.mode == Mode.RECOMMEND else NO_RECOMMENDATION
-        acts = dict.fromkeys(ACTS, why)
+    if row.mode != Mode.RECOMMEND:
+        acts = dict.fromkeys(ACTS, NO_RECOMMENDATION)
         return {
             "verdicts": [],
             "approvals_needed": 0,
@@ -65,7 +76,7 @@ def shown(row: Decision) -> dict[str, Any]:
             "reach": reach_of(row),
             "capabilities": acts,
         }
-    needed = approvers_needed(row.cost_gpu_s, policies.of_job(row.job.pk))
+    needed = approvers_needed(row.cost_gpu_s, _policy_of(row))
     return {
         "verdicts": row.verdicts,
         "approvals_needed": max(0, needed - len(approvers_of(row))),
@@ -78,9 +89,10 @@ def shown(row: Decision) -> dict[str, Any]:
 def standing_of(row: Decision) -> Standing:
     """For what may be done with it."""
     job = row.job
-    assert job is not None, "asked of a job's decisions"
-    newest = job.attempts.order_by("-number").values_list("number", flat=True).first() or 0
     done = Decision.objects.filter(job=job, key=row.key, mode=Mode.ENFORCE).values_list("id", flat=True).first()
+    if job is None:
+        return Standing(verdict=Verdict(row.verdict), done_by=done or "")
+    newest = job.attempts.order_by("-number").values_list("number", flat=True).first() or 0
     return Standing(
         verdict=Verdict(row.verdict),
         job=job.name,
@@ -93,12 +105,16 @@ def standing_of(row: Decision) -> Standing:
 
 def _acts_at(row: Decision) -> str | None:
     job = row.job
-    if job is None or row.verdict or job.state in TERMINAL_JOB:
+    if row.verdict or (job is not None and job.state in TERMINAL_JOB):
         return None
-    after_s = spec_of(job).spec.resiliency.act_after_s
+    after_s = spec_of(job).spec.resiliency.act_after_s if job is not None else policies.of_fleet().fleet_act_after_s
     if after_s <= 0.0 or acts_on(standing_of(row))["approve"]:
         return None
     return iso(_counted_from(row, beats.led_since()) + timedelta(seconds=after_s))
+
+
+def _policy_of(row: Decision) -> PolicyConfig:
+    return policies.of_fleet() if row.job is None else policies.of_job(row.job.pk)
 
 
 def _counted_from(row: Decision, led_since: datetime | None) -> datetime:

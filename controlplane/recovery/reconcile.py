@@ -126,9 +126,9 @@ def _follow(behind: Behind) -> None:
 
 def _one_pass(job: Job) -> tuple[Plan, int, list[Behind]]:
     """Load, decide, apply; (plan, decisions that were new, those whose starts follow)."""
-    snapshot, config = load_snapshot(job), policies.of_job(job.id)
+    snapshot, by = load_snapshot(job), policies.in_force(job.id)
     begin = time.monotonic()
-    snapshot, plan = decided(snapshot, job, config)
+    snapshot, plan = decided(snapshot, job, by.config)
     decide_s = time.monotonic() - begin
     made, behind = 0, list[Behind]()
     new = [decision for decision in plan.decisions if not already_taken(job, decision)]
@@ -140,8 +140,8 @@ def _one_pass(job: Job) -> tuple[Plan, int, list[Behind]]:
         try:
             with events.attempt():
                 if guarded:
-                    disruption.check(decision, config)
-                row = apply_decision(job, decision, snapshot, config=config, decide_s=decide_s)
+                    disruption.check(decision, by.config)
+                row = apply_decision(job, decision, snapshot, by=by, decide_s=decide_s)
         except (Conflict, PolicyError, IntegrityError) as error:
             # A lost race (a device was taken, a row has moved): the world is looked at anew.
             _log.info("decision undone", job_id=job.id, key=decision.key, error=str(error))

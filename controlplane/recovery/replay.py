@@ -7,7 +7,7 @@ read, and what asks for more of the fleet than was recorded is counted with the 
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import groupby
@@ -16,9 +16,9 @@ from typing import Any
 from django.db.models import Q
 
 from controlplane.policies import selectors as policies
+from controlplane.policies.selectors import Candidate
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.continuable import answer_among, case_of
-from controlplane.policy.document import narrowed
 from controlplane.policy.fleet import FleetSnapshot
 from controlplane.policy.plan import Decision as Made
 from controlplane.policy.replay import Difference, compared, differing, found, made_assuming
@@ -36,8 +36,6 @@ COLUMNS = (
     "cost_gpu_s", "routine", "mode", "key", "policy_version", "snapshot", "incident_id",
 )  # fmt: skip
 Row = dict[str, Any]
-Candidate = Callable[[str | None], PolicyConfig]
-"""The policy of a job, by its id (None: of the fleet), if a document were in force."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +74,6 @@ class Page:
     policies: dict[str, PolicyConfig] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     last: str = ""
-
-
-def candidate_of(config: PolicyConfig, document: dict[str, Any] | None = None) -> Candidate:
-    """Jobs by this policy of the fleet, narrowed by their own documents; with `document` all by that one."""
-    kept: dict[str | None, PolicyConfig] = {}
-
-    def of(job_id: str | None) -> PolicyConfig:
-        if job_id not in kept:
-            kept[job_id] = narrowed(config, document) if document is not None else policies.with_fleet(config, job_id)
-        return kept[job_id]
-
-    return of
 
 
 def replay(

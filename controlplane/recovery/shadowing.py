@@ -14,8 +14,9 @@ import msgspec
 from controlplane.policies import selectors as policies
 from controlplane.policies import shadows
 from controlplane.policies.models import FLEET, RunRole, RunState, ShadowDecision, ShadowRun
+from controlplane.policies.selectors import Candidate
+from controlplane.policies.whose import FLEETS
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.document import config_of
 from controlplane.policy.shadow import (
     Agreement,
     PricedBy,
@@ -33,7 +34,7 @@ from controlplane.protocol.rest.shadow import ShadowScore
 from controlplane.recovery import ledger_pass, ledger_view
 from controlplane.recovery.ledger_load import Scope
 from controlplane.recovery.models import Incident
-from controlplane.recovery.replay import Candidate, Differs, Page, Row, candidate_of, replay
+from controlplane.recovery.replay import Differs, Page, Row, replay
 from controlplane.runtime.clock import now, now_s
 from controlplane.runtime.errors import Conflict
 
@@ -85,7 +86,7 @@ def compare(run: ShadowRun) -> None:
 
 
 def _candidate(run: ShadowRun) -> Candidate:
-    return candidate_of(config_of(run.document))
+    return policies.candidate(FLEETS, run.document)
 
 
 def _rows(run: ShadowRun, page: Page) -> list[ShadowDecision]:

@@ -24,6 +24,7 @@ from controlplane.recovery.keeping import tend_due
 from controlplane.recovery.models import MarkedLines
 from controlplane.recovery.queue_pass import call_waiting
 from controlplane.recovery.readers import verify_due
+from controlplane.recovery.resumptions import certify_resumed
 from controlplane.recovery.rows import JobRows
 from controlplane.runtime import events, wakeup
 from controlplane.runtime.clock import ago, now, set_lately
@@ -47,6 +48,7 @@ def sweep() -> None:
         call_waiting,
         verify_due,
         certify_due,
+        certify_resumed,
         tend_due,
         tell_marks,
         settle_old,

@@ -8,11 +8,13 @@ from controlplane.access import services as access
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import wake_job
 from controlplane.policies import selectors as policies
+from controlplane.policy.fleet import decide_fleet
 from controlplane.policy.recommendation import ACTS
 from controlplane.protocol.plain import without_secrets
 from controlplane.protocol.states import Verdict
 from controlplane.recovery import recommended
 from controlplane.recovery.decided import publish_verdict
+from controlplane.recovery.fleet_pass import load_fleet
 from controlplane.recovery.load import load_snapshot
 from controlplane.recovery.load_candidates import decided
 from controlplane.recovery.models import Decision
@@ -20,7 +22,7 @@ from controlplane.recovery.request_rows import add_word
 from controlplane.runtime import events
 from controlplane.runtime.clock import iso, now
 from controlplane.runtime.errors import NotFound, refuse
-from controlplane.runtime.locks import lock_row
+from controlplane.runtime.locks import lock_fleet, lock_row
 
 GONE = "the policy does not recommend it any more: what it rested on has changed"
 
@@ -49,15 +51,20 @@ def say(decision_id: str, act: str, *, reason: str, person: str, actor: str = ""
         )
         add_word(row, word)
         publish_verdict(row, f"{person} {verdict}: {row.sentence} ({word['reason']})")
-        wake_job(row.job_id or "", sure=verdict is Verdict.APPROVED)
+        if row.job_id is not None:
+            # The fleet's own pass comes with each sweep.
+            wake_job(row.job_id, sure=verdict is Verdict.APPROVED)
     return row
 
 
 def _locked(decision_id: str) -> Decision:
-    """The job's row first, as everywhere."""
-    job_id = Decision.objects.filter(pk=decision_id).values_list("job_id", flat=True).first()
-    if job_id is not None:
-        lock_row(Job, job_id)
+    """The job's row first, as everywhere; about the fleet its lock, which the fleet's own pass holds as well."""
+    found = Decision.objects.filter(pk=decision_id).values_list("job_id", flat=True)[:1]
+    for job_id in found:
+        if job_id is None:
+            lock_fleet()
+        else:
+            lock_row(Job, job_id)
     row = Decision.objects.select_related("job").defer("snapshot").filter(pk=decision_id).first()
     if row is None:
         raise NotFound(f"no decision {decision_id!r}")
@@ -69,7 +76,9 @@ def _why_no_approval(row: Decision, person: str, *, needed: int) -> str:
     if person in recommended.approvers_of(row) and needed > 0:
         return "you have approved it: it takes a second person, as it is expected to cost more than one may decide"
     job = row.job
-    assert job is not None, "asked of a job's decisions"
-    _, plan = decided(load_snapshot(job), job, policies.of_job(job.pk))
-    stands = any(each.key[:200] == row.key for each in plan.decisions)
+    if job is None:
+        made = decide_fleet(load_fleet(), policies.of_fleet())
+    else:
+        made = decided(load_snapshot(job), job, policies.of_job(job.pk))[1].decisions
+    stands = any(each.key[:200] == row.key for each in made)
     return "" if stands else GONE

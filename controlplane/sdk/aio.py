@@ -28,6 +28,7 @@ from controlplane.sdk.resources import (
     Nodes,
     Requests,
 )
+from controlplane.sdk.windows import Windows
 
 
 class AsyncClient:
@@ -55,6 +56,7 @@ class AsyncClient:
         self.audit, self.requests, self.policy = Audit(*group), Requests(*group), Policy(*group)
         self.projects = Projects(*group)
         self.breakers = Breakers(*group)
+        self.windows = Windows(*group)
 
     async def __aenter__(self) -> "AsyncClient":
         return self

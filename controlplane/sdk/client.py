@@ -28,6 +28,7 @@ from controlplane.sdk.resources import (
     Nodes,
     Requests,
 )
+from controlplane.sdk.windows import Windows
 
 
 class Client:
@@ -60,6 +61,7 @@ class Client:
         self.audit, self.requests, self.policy = Audit(*group), Requests(*group), Policy(*group)
         self.projects = Projects(*group)
         self.breakers = Breakers(*group)
+        self.windows = Windows(*group)
 
     def __enter__(self) -> "Client":
         return self

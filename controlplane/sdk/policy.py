@@ -9,41 +9,59 @@ from controlplane.sdk.resources import _Group
 
 
 class Policy(_Group):
-    """Policy documents: of the fleet, or with `job_id` of a job."""
+    """Policy documents: of the fleet, with `project` of a project, or with `job_id` of a job."""
 
-    def get(self, *, job_id: str | None = None) -> Any:
+    def get(self, *, project: str | None = None, job_id: str | None = None) -> Any:
         """What is in force, as a Policy."""
-        return self._run(calls.get("/policy", rest.Policy, job_id=job_id))
+        return self._run(calls.get("/policy", rest.Policy, project=project, job_id=job_id))
 
-    def versions(self, *, job_id: str | None = None, limit: int | None = None) -> Any:
+    def versions(self, *, project: str | None = None, job_id: str | None = None, limit: int | None = None) -> Any:
         """Iterates over every PolicyVersion, newest first."""
-        return self._pages(calls.get("/policy/versions", Page[rest.PolicyVersion], job_id=job_id, limit=limit))
+        return self._pages(
+            calls.get("/policy/versions", Page[rest.PolicyVersion], project=project, job_id=job_id, limit=limit)
+        )
 
-    def diff(self, before: int, after: int, *, job_id: str | None = None) -> Any:
+    def diff(self, before: int, after: int, *, project: str | None = None, job_id: str | None = None) -> Any:
         """What differs between two numbers (0: the defaults), as a PolicyDiff."""
-        return self._run(calls.get("/policy/diff", rest.PolicyDiff, before=before, after=after, job_id=job_id))
+        return self._run(
+            calls.get("/policy/diff", rest.PolicyDiff, before=before, after=after, project=project, job_id=job_id)
+        )
 
     def recorded(self, version: str) -> Any:
         """The policy behind a decision's `policy_version`, as a RecordedPolicy."""
         return self._run(calls.get(calls.one("policy/recorded", version), rest.RecordedPolicy))
 
-    def put(self, text: str, *, parent: int, reason: str, job_id: str = "") -> Any:
+    def put(self, text: str, *, parent: int, reason: str, project: str = "", job_id: str = "") -> Any:
         """Make YAML or JSON `text` the policy, as a PolicyVersion. `parent`: the `number` that you have read; SdkError
         of status 409 where it is not the newest, of 422 with every fault."""
-        body = {"text": text, "parent": parent, "reason": reason, "job_id": job_id}
+        body = {"text": text, "parent": parent, "reason": reason, "project": project, "job_id": job_id}
         return self._run(calls.post("/policy:put", body, rest.PolicyVersion))
 
     def replay(
-        self, *, since_s: float, text: str | None = None, job_id: str = "", cursor: str = "", limit: int = 500
+        self,
+        *,
+        since_s: float,
+        text: str | None = None,
+        project: str = "",
+        job_id: str = "",
+        cursor: str = "",
+        limit: int = 500,
     ) -> Any:
         """One page of the journal made again, as a PolicyReplay: by the policies that decided, or by the document
         `text`. `cursor`: its `next`."""
-        body = {"since_s": since_s, "text": text, "job_id": job_id, "cursor": cursor, "limit": limit}
+        body = {
+            "since_s": since_s,
+            "text": text,
+            "project": project,
+            "job_id": job_id,
+            "cursor": cursor,
+            "limit": limit,
+        }
         return self._run(calls.post("/policy:replay", body, rest.PolicyReplay))
 
-    def rollback(self, to: int, *, parent: int, reason: str, job_id: str = "") -> Any:
+    def rollback(self, to: int, *, parent: int, reason: str, project: str = "", job_id: str = "") -> Any:
         """Bring version `to` back (0: the defaults), as a new PolicyVersion."""
-        body = {"to": to, "parent": parent, "reason": reason, "job_id": job_id}
+        body = {"to": to, "parent": parent, "reason": reason, "project": project, "job_id": job_id}
         return self._run(calls.post("/policy:rollback", body, rest.PolicyVersion))
 
     def shadow(self, *, run: int = 0) -> Any:

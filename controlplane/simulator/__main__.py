@@ -33,6 +33,8 @@ HELP = {
     "rotten": "how often bytes of a checkpoint rot",
     "bad_numbers": "how often the loss is no number, in every replica",
     "set_backs": "how often the database is restored to what it was a while before",
+    "notices": "how often a node's provider gives notice that it is taken away",
+    "windows": "how often a person sets a maintenance window of a node",
 }
 
 

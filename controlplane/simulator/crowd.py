@@ -1,7 +1,8 @@
 """Worlds of several jobs, from a seed: who they are and when they come, what fails, and what people ask of them.
 
 The fleet has six nodes of two devices. Two to six jobs of one to four replicas come within a minute, with priorities
-that make some yield to others. Faults and people strike as in `mixed`, and at the worst moments: within a preemption.
+that make some yield to others; in every other world they are of projects with quotas. Faults and people strike as in
+`mixed`, and at the worst moments: within a preemption.
 """
 
 import random
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from controlplane.policy.config import PolicyConfig
+from controlplane.policy.queue.rows import Share
 from controlplane.protocol.spec import (
     Checkpoint,
     Parallelism,
@@ -75,6 +77,7 @@ def drawn(seed: int, jobs: int | None = None) -> Draw:
     plans = [JobPlan(name=f"job-{n}", spec=_spec(chance), arrives_s=_arrives_s(chance, n)) for n in range(1, count + 1)]
     grows = random.Random(f"crowd elastic {seed}")
     plans = [replace(plan, spec=_elastic(plan.spec)) if grows.random() < 0.3 else plan for plan in plans]
+    plans, shares = _shared(random.Random(f"crowd projects {seed}"), plans)
     theme = chance.choice((*THEMES, "", ""))
     counts = {name: chance.randrange(1, most + 1) for name, most in THEMES.get(theme, {}).items() if name != "requests"}
     timing = Timing(
@@ -84,13 +87,46 @@ def drawn(seed: int, jobs: int | None = None) -> Draw:
         saves_asked=True,
     )
     return Draw(
-        plan=WorldPlan(spec=plans[0].spec, name="job-1", others=tuple(plans[1:]), nodes=NODES, timing=timing),
+        plan=WorldPlan(
+            spec=plans[0].spec,
+            name="job-1",
+            others=tuple(plans[1:]),
+            nodes=NODES,
+            timing=timing,
+            shares=shares,
+            project=plans[0].project,
+        ),
         faults=chance.choice((0, 0, 1, 2, 4)),
         strikes=chance.choice((0, 1, 2)),
         deeds=chance.choice((0, 1, 3)),
         asks=chance.choice((0, 0, 1, 2)),
         extras=Extras(**counts),
     )
+
+
+def _shared(chance: random.Random, plans: list[JobPlan]) -> tuple[list[JobPlan], tuple[Share, ...]]:
+    """In every other world jobs are of two projects, whose quotas are the fleet together, or of none; and some have a
+    time limit."""
+    if chance.random() < 0.5:
+        return plans, ()
+    blue = 2 * chance.randrange(1, len(NODES))
+    shares = tuple(
+        Share(name=name, quota=quota, borrow=chance.choice((None, None, 0, 2)), lend=chance.choice((None, None, 2)))
+        for name, quota in (("blue", blue), ("red", sum(NODES.values()) - blue))
+    )
+    limits = (0.0, 0.0, 60.0, 120.0)
+    found = [
+        replace(
+            plan, project=chance.choice(("blue", "red", "red", "")), spec=_limited(plan.spec, chance.choice(limits))
+        )
+        for plan in plans
+    ]
+    return found, shares
+
+
+def _limited(spec: TrainSpec, limit_s: float) -> TrainSpec:
+    """With that time limit."""
+    return msgspec.structs.replace(spec, scheduling=msgspec.structs.replace(spec.scheduling, time_limit_s=limit_s))
 
 
 def _arrives_s(chance: random.Random, number: int) -> float:

@@ -66,7 +66,8 @@ class Extras:
     disk that fills as something is decided; a person who asks for something then; two or three faults within one
     recovery; an exchange that fails again and again; a device that turns slow, or runs hot for a while; checks of a
     node that begin to fail, and pass later; a rank host that ends; messages that an agent does not take; a checkpoint
-    whose bytes rot; a loss that is no number any more, in every replica; a database that is restored to what it was."""
+    whose bytes rot; a loss that is no number any more, in every replica; a database that is restored to what it was; a
+    node with a notice of its provider, and with a maintenance window."""
 
     one_way: int = 0
     late: int = 0
@@ -85,6 +86,8 @@ class Extras:
     rotten: int = 0
     bad_numbers: int = 0
     set_backs: int = 0
+    notices: int = 0
+    windows: int = 0
 
 
 class Kind(StrEnum):

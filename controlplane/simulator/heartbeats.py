@@ -3,10 +3,10 @@
 `python -m controlplane.simulator heartbeats --heartbeats 1e6`. Each world is a fleet that trains, over a
 network that delays, repeats and loses up to a tenth of all messages, under a backend that stops now and
 then; ranks stop for a while in such a pause, so long that their agents find them late, and are done with their step
-before it ends, so that what was found of them is acted on late, or not at all. The policy, its view of the fleet and the step protocol are the simulator's,
-and so the real ones. What is counted: heartbeats sent, evictions (every one is false), leave-outs that
-were taken back, restarts (each is false, too), and failures that were found and held: nothing was done of
-them, and nobody was ended.
+before it ends, so that what was found of them is acted on late, or not at all. The policy, its view of the fleet and
+the step protocol are the simulator's, and so the real ones. What is counted: heartbeats sent, evictions (every one is
+false), leave-outs that were taken back, restarts (each is false, too), and failures that were found and held: nothing
+was done of them, and nobody was ended.
 """
 
 from dataclasses import dataclass

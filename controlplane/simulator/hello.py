@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from controlplane.changes.handshake import greeted, greeting_of, learned
 from controlplane.protocol.frames import PROTOCOL_MAX, AgentHello, RankStatus, Welcome
+from controlplane.protocol.states import EndSource
 from controlplane.simulator.rows import NodeRow
 from controlplane.simulator.store import Store
 
@@ -29,6 +30,8 @@ def greet(jobs: Mapping[str, Store], fleet: Store, row: NodeRow, said: AgentHell
         store.commit(greeted(store, listed[job_id], greeting))
     if row.journal_id != said.journal_id:
         row.journal_id, row.applied_seq = said.journal_id, 0
+    if row.boot_id != said.boot_id:
+        row.ends.pop(EndSource.SPOT, None)
     row.boot_id = said.boot_id
 
 

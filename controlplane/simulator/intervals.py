@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from controlplane.changes.assembly.queue import HOUR_S, Asks, Held, Trained, holder_of, stake_of
+from controlplane.changes.assembly.queue import HOUR_S, Asks, Held, Trained, holder_of, limited_s, stake_of
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.queue.place import HAS_ROOM
 from controlplane.policy.queue.rows import (
@@ -38,7 +38,7 @@ MODEL = "H100"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """A job: `of_each` devices on each of `nodes` nodes for `work_s` of training. Saved each `interval_s`, in `save_s`;
-    a step takes `step_s`, a start `start_s`."""
+    a step takes `step_s`, a start `start_s`. It ends `limit_s` after its first start at the latest (0: no limit)."""
 
     id: str
     priority: int
@@ -52,6 +52,7 @@ class Work:
     start_s: float
     preemptible: bool = True
     project: str = ""
+    limit_s: float = 0.0
 
     @property
     def devices(self) -> int:
@@ -91,8 +92,14 @@ class Course:
 
     @property
     def ends_s(self) -> float:
-        """When it has trained everything, if nobody stops it."""
-        return self.trains_s + self.work.work_s - self.done_s
+        """When it has trained everything, or its time is over, if nobody stops it."""
+        return min(self.over_s, self.trains_s + self.work.work_s - self.done_s)
+
+    @property
+    def over_s(self) -> float:
+        """When its time limit ends it, wherever it is."""
+        limit_s = self.work.limit_s
+        return self.began[0] + limit_s if limit_s and self.began else math.inf
 
     def trained_s(self, now_s: float) -> float:
         """Of work, with what is in no checkpoint yet; whole steps."""
@@ -165,6 +172,9 @@ class Queue:
         course, now_s = self.courses[job], self.now_s
         if course.work.arrives_s == now_s and course not in self._arrived:
             self._arrived.append(course)
+        elif course.ended_s is None and course.over_s <= now_s + 1e-6:
+            self._give_back(course)
+            course.ended_s, course.left_s, course.urgent = now_s, None, ""
         elif course.left_s is not None and course.left_s <= now_s:
             self._give_back(course)
             course.came_back_s, course.left_s, course.urgent = now_s, None, ""
@@ -207,6 +217,7 @@ class Queue:
                     demand=work.demand,
                     project=work.project,
                     preemptible=work.preemptible,
+                    limit_s=limited_s(work.limit_s, course.began[0] if course.began else None, self.now_s),
                 )
 
     def shares(self) -> tuple[Share, ...]:
@@ -259,6 +270,8 @@ class Queue:
             yields_to=course.urgent if course.left_s is not None else None,
             stake=stake_of(trained, self.policy) if may else None,
             project=work.project,
+            limit_s=work.limit_s,
+            begun_s=course.began[0],
         )
         return holder_of(held, now_s)
 
@@ -274,6 +287,8 @@ class Queue:
         course.placed_s, course.trains_s = self.now_s, self.now_s + work.start_s
         course.began.append(self.now_s)
         self._at(course.ends_s, work.id)
+        if course.over_s < math.inf:
+            self._at(course.over_s, work.id)
 
     def _make_room(self, plan: QueuePlan) -> None:
         if plan.victims:

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlan:
-    """A job beside the first one of a world, submitted at `arrives_s`."""
+    """A job of `project` beside the first one of a world, submitted at `arrives_s`."""
 
     name: str
     spec: TrainSpec
     arrives_s: float = 0.0
+    project: str = ""
 
 
 class JobRun:

@@ -42,6 +42,7 @@ from controlplane.policy.snapshot import (
 from controlplane.policy.timeouts import Observed, section_timeouts, setup_grows, timeout_of
 from controlplane.protocol.rank_faults import is_scheduled
 from controlplane.protocol.states import ReplicaState, RequestKind, Section
+from controlplane.simulator.known import end_of
 from controlplane.simulator.rows import NodeRow, ReplicaRow, Rows
 
 
@@ -217,6 +218,7 @@ def _node(row: NodeRow, now_s: float, unsure: bool) -> Node:
         closed_s=None if row.closed_s is None else now_s - row.closed_s,
         misses_events=False,
         segment=row.segment,
+        end=end_of(row, now_s),
     )
 
 

@@ -49,7 +49,7 @@ def drawn(seed: int) -> Draw:
         evictions=chance.choice((0, 0, 0, 2)),
         stills=chance.choice((0, 0, 0, 2)),
         leaps=chance.choice((0, 0, 0, 2)),
-        extras=Extras(**counts, **_of_nodes(seed)),
+        extras=Extras(**counts, **_of_nodes(seed), **_of_ends(seed)),
     )
 
 
@@ -69,6 +69,12 @@ def _of_nodes(seed: int) -> dict[str, int]:
     chance = random.Random(f"mixed nodes {seed}")
     most = {"unfit": 3, "host_ends": 3, "refused": 3}
     return {name: chance.randrange(times + 1) for name, times in most.items()} if chance.random() < 0.25 else {}
+
+
+def _of_ends(seed: int) -> dict[str, int]:
+    """By other chances, of every third world: nodes that leave as was said."""
+    chance = random.Random(f"mixed ends {seed}")
+    return {"notices": chance.randrange(3), "windows": chance.randrange(3)} if chance.random() < 0.33 else {}
 
 
 def run(seed: int) -> Outcome:

@@ -160,7 +160,7 @@ class Process:
         return self.first.core.stage is Stage.COMPUTING and bool(self.left)
 
     def resume(self, rank: Rank, now_s: float) -> None:
-        """One of its ranks runs again: of their micro-batch is left what was left when the first of them was stopped."""
+        """One of its ranks runs again: of their micro-batch is left what was when the first of them was stopped."""
         if self.computes():
             self.owed_s = max(self.owed_s, self.due_s - rank.hung_since_s)
         rank.hung, rank.woke_s = False, now_s

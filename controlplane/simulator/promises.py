@@ -2,6 +2,7 @@
 
 I-gang: a job starts with its whole gang. I-yield: nobody yields who need not, nor more often than the policy allows.
 I-part: a job that gives replicas trains on with enough others, in one attempt, and takes back no more than it gave.
+I-quota: a job starts, and takes a replica back, within its project's quota and what others lend it.
 I-kept: a job that yielded continues with what its decision promised. I-starve: nobody waits for what is free. That no
 device has two jobs is I5's, and that no job suffers from another's failure I-evict's and I-restart's, which know of
 each job what is truly wrong with it alone.
@@ -24,11 +25,12 @@ from controlplane.policy.plan import (
 )
 from controlplane.policy.queue.place import HAS_ROOM
 from controlplane.policy.requests import GIVE
-from controlplane.policy.rules import grow, make_room
+from controlplane.policy.rules import grow, lifecycle, make_room
 from controlplane.protocol.spec import ranks_per_replica, replica_count
 from controlplane.protocol.states import QUEUED_JOB, AttemptState, ReplicaState, RequestState
 from controlplane.simulator import load_queue
 from controlplane.simulator.load import load_nodes
+from controlplane.simulator.quota_promises import Quotas
 
 if TYPE_CHECKING:
     from controlplane.simulator.job import JobRun
@@ -58,6 +60,7 @@ class Promises:
         self._placed: dict[str, int] = {}
         self._open: dict[str, Promise] = {}
         self._waits: dict[str, str] = {}
+        self.quotas = Quotas(world)
         self.asked = self.preempted = self.resumed = self.given = self.grown = 0
 
     def made(self, run: JobRun, decision: Decision) -> None:
@@ -73,6 +76,8 @@ class Promises:
         if attempt is not None and attempt.number != self._placed.get(run.id, 0):
             self._started(run, is_first=run.id not in self._placed)
             self._placed[run.id] = attempt.number
+            if decision.rule == lifecycle.RULE:
+                self.quotas.started(run)
 
     # --- who yields -------------------------------------------------------------------------------
 
@@ -84,7 +89,7 @@ class Promises:
         who = f"{victim.name} is asked to yield to {head.name}"
         expect(decision.rule == make_room.RULE, f"I-yield: {who} by {decision.rule}")
         expect(scheduling.preemptible, f"I-yield: {who}, and is not preemptible")
-        expect(scheduling.priority < head.spec.scheduling.priority, f"I-yield: {who}, and is of no lower priority")
+        expect(self.quotas.may_take(head, victim), f"I-yield: {who}, and is of no lower priority")
         attempt = rows.attempt
         if attempt is None or attempt.state is not AttemptState.RUNNING:
             expect(False, f"I-yield: {who}, and does not run")
@@ -114,6 +119,8 @@ class Promises:
                 within = attempt is not None and act.number == attempt.number and 0 <= act.replicas < attempt.replicas
                 expect(within, f"I-part: attempt {act.number} is to be without {act.replicas} replicas")
                 self.grown += act.grows
+                if act.grows:
+                    self.quotas.started(run)
                 self.given += not act.grows and decision.choice == RequestState.TAKEN
             else:
                 ends = isinstance(act, EndAttempt | PlaceAttempt)
@@ -191,7 +198,9 @@ class Promises:
         now_s, fleet = world.kernel.now_s, world.server.fleet.rows
         if rows.bars or rows.ends:
             return "a place is barred"
-        plan = load_queue.plan_of(fleet.jobs, load_nodes(fleet, now_s, False), world.config, now_s)
+        plan = load_queue.plan_of(
+            fleet.jobs, load_nodes(fleet, now_s, False), world.config, now_s, world.server.projects
+        )
         entry = next(entry for entry in plan.entries if entry.job.id == run.id)
         if entry.job.held:
             return entry.job.held

@@ -20,6 +20,8 @@ from controlplane.simulator.intervals import Queue, Work
 STEPS_S = (1.0, 5.0, 20.0)
 LATE_S = 2.0 * max(STEPS_S)
 """An end is expected in whole steps: so much later than expected is none."""
+LIMITS = (0.0, 0.0, 0.5, 1.2, 2.0, 4.0)
+"""Of a job's time limit, its work and a start: people give too much, or too little, or none."""
 PATIENCE = 20.0
 """All jobs have ended when so many times their work could have been done one after the other."""
 
@@ -34,11 +36,13 @@ class Expected:
 
 
 class Watch:
-    """Of one queue; `violations` of what it promises."""
+    """Of one queue; `violations` of what it promises. How often somebody yields (`preemptions`; `within`: to a job of
+    its project that waits for the quota alone), starts on what others lend (`borrows`), or passes one that waits and
+    has a time limit (`limited`)."""
 
     def __init__(self, queue: Queue) -> None:
         self.violations: list[str] = []
-        self.preemptions, self.borrows, self.queue = 0, 0, queue
+        self.preemptions, self.borrows, self.limited, self.within, self.queue = 0, 0, 0, 0, queue
         self._head: Expected | None = None
         self._choice = queue.choice
         queue.on_pass, queue.choice = self.planned, self.chosen
@@ -50,7 +54,9 @@ class Watch:
         if first.turn in HAS_ROOM and not first.may_start:
             self._say(f"work: {first.job.id} is first in line, fits and may not start")
         self._expects(plan)
-        self._within(next((each.job for each in plan.entries if each.may_start and each.turn in HAS_ROOM), None))
+        entry = next((each for each in plan.entries if each.may_start and each.turn in HAS_ROOM), None)
+        self._within(entry.job if entry is not None else None)
+        self.limited += entry is not None and entry.turn is Turn.BACKFILL and entry.job.limit_s is not None
         if not starts and first.turn not in (Turn.NO_ROOM, Turn.TOO_LARGE, Turn.HELD, Turn.QUOTA):
             self._say(f"work: {first.job.id} is first in line ({first.turn}), and nothing starts")
 
@@ -104,10 +110,11 @@ class Watch:
     def chosen(self, queue: Queue, plan: QueuePlan) -> Sequence[str]:
         """Who yields."""
         found, policy = list(self._choice(queue, plan)), queue.policy
-        head = next(entry.job for entry in plan.entries if entry.job.id == plan.head)
+        head, turn = next((entry.job, entry.turn) for entry in plan.entries if entry.job.id == plan.head)
         for job in found:
             course, now_s = queue.courses[job], queue.now_s
             self.preemptions += 1
+            self.within += turn is Turn.QUOTA
             again = course.came_back_s is not None
             least_s = policy.preempt_again_s if again else policy.preempt_min_runtime_s
             ran_s = now_s - (course.placed_s if course.placed_s is not None else now_s)
@@ -117,6 +124,8 @@ class Watch:
             if lately > policy.max_preemptions_of_job:
                 self._say(f"thrash: {job} yields {lately} times within an hour")
             outranked = course.work.priority < head.priority or self._owes(job, head)
+            if turn is Turn.QUOTA and course.work.project != head.project:
+                self._say(f"thrash: {job} yields to {head.id}, which lacks a quota of another project")
             if not outranked or not course.work.preemptible:
                 self._say(f"thrash: {job} yields to {head.id}, and need not")
         fleet = sum(queue.now_s - at_s <= HOUR_S for each in queue.courses.values() for at_s in each.asked)
@@ -156,6 +165,9 @@ def drawn(seed: int) -> Queue:
     works = [_work(draw, number, nodes, of_each) for number in range(draw.randrange(5, 30))]
     share = random.Random(f"queue projects {seed}")
     projects = _projects(share, nodes * of_each) if share.random() < 0.5 else ()
+    limit = random.Random(f"queue limits {seed}")
+    if limit.random() < 0.5:
+        works = [replace(work, limit_s=limit.choice(LIMITS) * (work.work_s + work.start_s)) for work in works]
     if projects:
         works = [replace(work, project=share.choice((*(each.name for each in projects), ""))) for work in works]
     return Queue(works, nodes, of_each, policy=policy, projects=projects)

@@ -13,6 +13,7 @@ from controlplane.changes.assembly.measured import RECENT
 from controlplane.changes.assembly.snapshot import OFF_THE_LADDER, End
 from controlplane.changes.kinds import RankKey
 from controlplane.changes.rows import Diagnostic, Marked
+from controlplane.policy.known_end import KnownEnd
 from controlplane.policy.recommendation import Recommendation
 from controlplane.policy.request_facts import RequestFact
 from controlplane.policy.snapshot import BarFact, CheckpointFact, Placement, SignalFact
@@ -35,9 +36,7 @@ from controlplane.simulator.course import Course
 from controlplane.simulator.shared import YieldRow
 
 JOB_ID = "job_sim"
-MAX_DIAGNOSTICS = 256
-MAX_STEPS = 1000
-NEWEST_STEPS = 20
+MAX_DIAGNOSTICS, MAX_STEPS, NEWEST_STEPS = 256, 1000, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +87,8 @@ class ReplicaRow:
 
     def note(self, status: RankStatus, now_s: float) -> None:
         """What a rank's agent says of it, with the age of its phase by what was told before."""
-        rank, before = status.ref.rank, self.told.get(status.ref.rank)
-        if before is None or (before.phase, before.step) != (status.phase, status.step):
+        rank, was = status.ref.rank, self.told.get(status.ref.rank)
+        if was is None or (was.phase, was.step) != (status.phase, status.step):
             self.told_since_s[rank] = now_s
         self.told[rank] = msgspec.structs.replace(status, phase_age_s=now_s - self.told_since_s[rank])
 
@@ -121,10 +120,11 @@ class NodeRow:
     `journal_id` is applied, `session` is the newest. `reserved_for`: the job whose spare it is, "" for none.
     `connected`: its connection, which `web` holds, is open since `opened_s`; `closed_s`: when it was closed.
     `emptied`: by a drain that is done. `barred`: devices that take no work, of which `resets` wait for a reset since
-    then. `reason`: why it is in its state. `model`, `memory_bytes` of its devices, `risks` of those with samples."""
+    then. `reason` of its state. `model`, `memory_bytes` of its devices, `risks` of those with samples, `ends`."""
 
     id: str
     devices: int
+    ends: dict[str, KnownEnd] = field(default_factory=dict)
     state: NodeState = NodeState.READY
     seen_s: float = 0.0
     session: int = 0

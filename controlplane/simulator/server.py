@@ -29,7 +29,7 @@ from controlplane.simulator.hello import FRAME_INTERVAL_S, greet, welcome
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.load import fleet_waits, load_fleet, load_nodes
 from controlplane.simulator.rows import NodeRow, ReplicaRow, Rows
-from controlplane.simulator.shared import Numbers, Part, V
+from controlplane.simulator.shared import NO_PROJECTS, Numbers, Part, V
 from controlplane.simulator.storage import Storage
 from controlplane.simulator.store import Sick, Store
 
@@ -71,7 +71,7 @@ class Server:
         several: bool = False,
     ) -> None:
         self.paused_until_s = 0.0
-        self.blind_until_s = 0.0
+        self.blind_until_s, self.projects = 0.0, NO_PROJECTS
         self.pauses: list[tuple[float, float]] = []
         self.on_decision: Callable[[str], None] = lambda choice: None
         self._config, self._kernel, self._downlink, self._storage = config, kernel, downlink, storage
@@ -325,7 +325,7 @@ class Server:
     def _place(self, rows: Rows, now_s: float) -> QueuePlace | None:
         asks = rows.state in QUEUED_JOB or (rows.attempt is not None and rows.attempt.yielded > 0)
         nodes = load_nodes(self.fleet.rows, now_s, self._unsure) if asks else ()
-        return load_queue.place_of(rows, nodes, self._config, now_s)
+        return load_queue.place_of(rows, nodes, self._config, now_s, self.projects)
 
     def _front(self) -> list[str]:
         return load_queue.front(self.fleet.rows.jobs, self._config, self._kernel.now_s)
@@ -362,7 +362,7 @@ class Server:
         if now_s - self._planned_s >= PLAN_EVERY_S:
             self._planned_s = now_s
             nodes = load_nodes(rows, now_s, self._unsure)
-            woken |= called(load_queue.plan_of(rows.jobs, nodes, self._config, now_s)) & asleep.keys()
+            woken |= called(load_queue.plan_of(rows.jobs, nodes, self._config, now_s, self.projects)) & asleep.keys()
         for job_id in sorted(woken):
             self.ring(job_id)
 

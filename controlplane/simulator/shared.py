@@ -4,10 +4,11 @@ A world of one job has plain tables; in one of several each job sees a part of t
 """
 
 from collections import Counter
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from controlplane.policy.queue.rows import Share
 from controlplane.protocol.states import LIVE_REQUEST, RequestState
 
 V = TypeVar("V")
@@ -66,6 +67,17 @@ def put(table: MutableMapping[str, V], key: str, value: V, owner: str) -> None:
         table.give(key, value, owner)
     else:
         table[key] = value
+
+
+@dataclass(frozen=True, slots=True)
+class Projects:
+    """Quotas, and of which project each job is, by id: of a world whose fleet has some."""
+
+    shares: tuple[Share, ...] = ()
+    of: Mapping[str, str] = field(default_factory=dict)
+
+
+NO_PROJECTS = Projects()
 
 
 @dataclass(slots=True)

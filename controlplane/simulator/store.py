@@ -1,7 +1,7 @@
 """Rows in memory behind the write side's core: the commit of its changes.
 
-What a change means is the core's to say, as in the product; here it is written down, and checked: every
-move against the state tables, every incarnation, epoch and device against the invariants (I1, I4, I5).
+What a change means is the core's to say, as in the product; here it is written down, and checked: moves against the
+state tables, incarnations, epochs and devices against the invariants (I1, I4, I5).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +17,7 @@ from controlplane.changes.assembly.counted import is_act
 from controlplane.changes.behind import at_once
 from controlplane.changes.disruption_kinds import BreakerChange, CloseBreaker, CountActs, OpenBreaker
 from controlplane.changes.due import kinds as due
+from controlplane.changes.end_kinds import NoteEnd
 from controlplane.changes.kinds import (
     AttemptKey,
     DeviceKey,
@@ -46,6 +47,7 @@ from controlplane.simulator.certificates import closed, decided, opened
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.kept import keep, let_go, refuse
 from controlplane.simulator.kernel import Kernel
+from controlplane.simulator.known import noted
 from controlplane.simulator.load import places, there
 from controlplane.simulator.processes import Processes
 from controlplane.simulator.rows import AttemptRow, ReplicaRow, Rows
@@ -169,10 +171,8 @@ class Store(Processes):
                 over = rows.commands[command]
                 self._check("command", over.state, state)
                 over.state, over.detail = state, detail
-            case kinds.Wake(job=job):
-                self.on_wake(job or rows.job_id)
-            case kinds.Free():
-                self.on_wake(rows.job_id)
+            case kinds.Wake() | kinds.Free():
+                self.on_wake(getattr(change, "job", "") or rows.job_id)
             case kinds.Keep(subject=key, said=said):
                 fenced = self.is_fenced(self.row(key.replica, key.incarnation))
                 node = next(place.node_id for place in self._placed(key) if place.rank == key.rank)
@@ -186,13 +186,16 @@ class Store(Processes):
                 refuse(rows, path, words, self.now_s)
             case due.CloseSession() | due.ObserveSave() | due.MoveSave() | due.AskReader() | due.EndReading():
                 self._of_deadline(change)
-            case CountActs() | OpenBreaker() | CloseBreaker():
-                self._of_budget(change)
+            case CountActs() | OpenBreaker() | CloseBreaker() | NoteEnd():
+                self._of_fleet(change)
             case kinds.Publish() | kinds.Audit() | kinds.Count():
                 pass  # Events, the audit log and counters are not simulated.
 
-    def _of_budget(self, change: BreakerChange) -> None:
-        if (made := self._rows.budget.take(change, self.now_s)) is not None:
+    def _of_fleet(self, change: BreakerChange | NoteEnd) -> None:
+        if isinstance(change, NoteEnd):
+            noted(self._rows.nodes[change.node], change, self.now_s)
+            self.on_wake("")
+        elif (made := self._rows.budget.take(change, self.now_s)) is not None:
             self._kernel.after(CLOSED_AFTER_S, self.close_breaker, made.id)
 
     def close_breaker(self, breaker: str) -> None:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Literal
 
 from controlplane.policy.config import PolicyConfig
+from controlplane.policy.queue.rows import Share
 from controlplane.protocol.frames import AgentFrame, AgentHello
 from controlplane.protocol.spec import (
     Checkpoint,
@@ -19,6 +20,7 @@ from controlplane.protocol.spec import (
 )
 from controlplane.simulator.agent import Agent, Down
 from controlplane.simulator.control import Control
+from controlplane.simulator.departures import Departures
 from controlplane.simulator.extras import Extras, Harsh
 from controlplane.simulator.faults import QUIET_BEFORE_S, Faults
 from controlplane.simulator.heat import OVERHEATS, Heat
@@ -31,6 +33,7 @@ from controlplane.simulator.process import Rank
 from controlplane.simulator.promises import Promises
 from controlplane.simulator.rows import JOB_ID
 from controlplane.simulator.server import Server
+from controlplane.simulator.shared import Projects
 from controlplane.simulator.slowness import SLOW, Slowness
 from controlplane.simulator.storage import Storage
 from controlplane.simulator.timing import Timing
@@ -70,11 +73,13 @@ class Outcome:
 class WorldPlan:
     """What a world is made of. `nodes`: name to number of devices; `racks`: name to the segment of those that have
     one, `makes`: name to (model, bytes of memory) of its devices where its driver says. `others`: jobs beside the
-    first, whose spec this is, and whose name there is `name`."""
+    first, whose spec this is, and whose name there is `name`; it is of `project`. `shares`: quotas of projects."""
 
     spec: TrainSpec
     name: str = "sim"
     others: tuple[JobPlan, ...] = ()
+    shares: tuple[Share, ...] = ()
+    project: str = ""
     nodes: dict[str, int]
     racks: dict[str, str] = field(default_factory=dict)
     makes: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -115,6 +120,8 @@ class World:
             agent.children.reader.storage = self.storage
         job, down = self.first.job, self._down
         self.server = Server(job, nodes, self.config, self.kernel, down, self.storage, several=bool(plan.others))
+        names = (plan.project, *(each.project for each in plan.others))
+        self.server.projects = Projects(plan.shares, dict(zip(self.runs, names, strict=True)))
         self.on_scheduled: Callable[[], None] = lambda: None
         self.promises = Promises(self)
         self._submitted(self.first, self.server.first)
@@ -126,6 +133,7 @@ class World:
         self.faults = Faults(self.kernel, self.network, self.server, self.agents, self.trainers)
         self.slowness = Slowness(self.kernel, self.server, self.trainer, self.spec.resiliency.stragglers, seed)
         self.heat = Heat(self.kernel, self.server, self.spec.resiliency.risk, seed)
+        self.departures = Departures(self.kernel, self.server, self.agents, seed)
         self.harsh = Harsh(self.kernel, self.network, self.server, self.faults, self.people, lens, self.storage)
 
     def _drawn(self, seed: int, steps: int | None, standing_by: int) -> WorldPlan:
@@ -188,6 +196,7 @@ class World:
         self.people.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, orders)
         self.slowness.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, extras.slow)
         self.heat.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, extras.overheats)
+        self.departures.schedule(QUIET_BEFORE_S, FAULTS_UNTIL_S, extras.notices, extras.windows)
         self.harsh.schedule(FAULTS_UNTIL_S, extras, self.seed)
         self.on_scheduled()
         self.kernel.run(FAULTS_UNTIL_S + CALM_S)
@@ -228,6 +237,7 @@ class World:
                 *self.harsh.happened.elements(),
                 *(SLOW for _ in self.slowness.late),
                 *(OVERHEATS for _ in self.heat.until_s),
+                *self.departures.happened,
             ),
             violations=tuple(self.checkers.violations),
             digest=self.kernel.digest(),

@@ -1,11 +1,14 @@
 """An administrator changes a policy on the page, sees what it would have changed, and brings it back (E57)."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from controlplane.access.project_models import Project
 from controlplane.policies import selectors
+from controlplane.policies.whose import Whose
 from controlplane.policy.document import DEFAULT
 from tests.e2e.browser import Complaints, Target, axe_violations, sign_in
 
@@ -63,3 +66,23 @@ def test_a_document_that_makes_no_sense_is_refused_with_each_fault_before_it_is_
     page.get_by_role("button", name="Last week").click()
     expect(page.get_by_text("No recorded decision would be different")).to_be_visible()
     assert selectors.of_fleet() == DEFAULT
+
+
+def test_a_project_is_chosen_narrows_the_fleets_policy_and_is_reached_from_its_page(page: Page) -> None:
+    page.get_by_label("Policy of").select_option("project default")
+    expect(page.get_by_text("it may only narrow the fleet's")).to_be_visible()
+    page.get_by_role("tab", name="YAML").click()
+    page.get_by_label("Policy document").fill("lease_s: 5\n")
+    page.get_by_role("button", name="Dry run: last day").click()
+    expect(page.get_by_text("a project's policy may only narrow: 5 is below the fleet's 10")).to_be_visible()
+    page.get_by_label("Policy document").fill("lease_s: 20\n")
+    page.get_by_role("button", name="Put in force").click()
+    confirm(page, "Put in force", "slow steps")
+    expect(page.get_by_text("slow steps")).to_be_visible()
+    project = Whose(project=Project.objects.get(name="default"))
+    assert selectors.of(project).lease_s == 20.0 and selectors.of_fleet() == DEFAULT
+    page.get_by_role("link", name="default").click()
+    page.get_by_role("link", name="Policy", exact=True).click()
+    expect(page).to_have_url(re.compile(r"/policies\?project=default$"))
+    expect(page.get_by_text("slow steps")).to_be_visible()
+    assert axe_violations(page) == []

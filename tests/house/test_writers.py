@@ -11,7 +11,7 @@ from tests.house.tree import ROOT, library_files, relative, tree
 RECOVERY = "controlplane/recovery/"
 COMMITS = (
     "breaker_rows", "commit", "diagnostics", "holding", "kept", "kept_saves", "ledger_rows", "request_rows",
-    "shared_rows", "signals",
+    "resumption_rows", "shared_rows", "signals",
 )  # fmt: skip
 """They carry out what the core has told them, and decide nothing."""
 STILL = (

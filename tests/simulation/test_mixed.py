@@ -13,6 +13,7 @@ from controlplane.protocol.states import ReplicaState
 from controlplane.simulator import mixed
 from controlplane.simulator.__main__ import main
 from controlplane.simulator.checkers import Checkers
+from controlplane.simulator.departures import NOTICE, WINDOW
 from controlplane.simulator.extras import Extras, Kind
 from controlplane.simulator.kernel import Kernel
 from controlplane.simulator.lens import BEGAN_S, Lens
@@ -40,6 +41,8 @@ HAPPENS = {
     "rotten": {Kind.ROTTEN},
     "bad_numbers": {Kind.BAD_NUMBERS},
     "set_backs": {Kind.SET_BACK},
+    "notices": {NOTICE},
+    "windows": {WINDOW},
 }
 
 

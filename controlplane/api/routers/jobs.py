@@ -24,7 +24,7 @@ from controlplane.jobs.models import Job
 from controlplane.jobs.present import attempt_view, job_summaries, job_summary
 from controlplane.protocol import rest
 from controlplane.protocol.states import JobState
-from controlplane.recovery import requests, unheard
+from controlplane.recovery import requests, resumptions, unheard
 from controlplane.recovery import selectors as recovery
 from controlplane.runtime.events import newest_seq
 from controlplane.runtime.requests import request_id_of
@@ -224,13 +224,13 @@ def evict(request: HttpRequest, job_id: str) -> HttpResponse:
 def _detail(row: Job, *, spec: dict[str, Any]) -> dict[str, Any]:
     attempts = selectors.attempts(row)
     layout = attempts[-1].layout if attempts else None
-    not_heard = unheard.of_job(row)
+    not_heard, proved = unheard.of_job(row), resumptions.of_attempts(row)
     spares = SpareReservation.objects.filter(job=row).select_related("device__node").order_by("device_id")
     return job_summary(row) | {
         "capabilities": job_acts([row])[row.pk],
         "spec": spec,
         "layout": None if layout is None else _layout(layout, attempts[-1].replicas),
-        "attempts": [_attempt(attempt) for attempt in attempts],
+        "attempts": [_attempt(attempt) | {"certificate": proved.get(attempt.number)} for attempt in attempts],
         "spares": [
             {"node_id": s.device.node_id, "node_name": s.device.node.name, "device_index": s.device.index}
             for s in spares

@@ -1,6 +1,6 @@
 """Policy documents: read, changed, compared and brought back."""
 
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import msgspec
 from django.db.models import Q
@@ -8,27 +8,29 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Schema
 from pydantic import Field
 
+from controlplane.access import projects
 from controlplane.access.models import Scope
 from controlplane.api import bodies, pages
 from controlplane.api.auth import needs, needs_in_project, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
 from controlplane.api.idempotency import Effect, once
-from controlplane.api.reach import job_of, judge, reach
-from controlplane.jobs.models import Job
+from controlplane.api.reach import job_of, judge, judged, reach
 from controlplane.policies import present, selectors, services
-from controlplane.policies.models import FLEET
 from controlplane.policies.services import Edit
 from controlplane.policies.text import document_of
-from controlplane.policy.document import Change, config_of, narrowed
+from controlplane.policies.whose import FLEETS, Whose
+from controlplane.policy.document import Change
 from controlplane.policy.document import changes as changes_of
 from controlplane.protocol import rest
 from controlplane.recovery import replay, replay_view
 from controlplane.recovery.ground import ground
+from controlplane.runtime.errors import Invalid
 from controlplane.runtime.events import newest_seq
 
 router = Router(tags=["policy"], auth=needs(Scope.READ))
-JobId = Annotated[str, Field(max_length=64, description="Of this job; without it the fleet's.")]
+JobId = Annotated[str, Field(max_length=64, description="Of this job; without it and a project the fleet's.")]
+ProjectName = Annotated[str, Field(max_length=63, description="Of this project; not together with a job.")]
 REPLAY = "replay"
 Number = Annotated[int, Field(ge=0, le=1_000_000)]
 
@@ -37,12 +39,14 @@ class PolicyScope(Schema):
     """Whose policy."""
 
     job_id: JobId = ""
+    project: ProjectName = ""
 
 
 class VersionFilter(pages.Paging):
     """Query of the list of versions."""
 
     job_id: JobId = ""
+    project: ProjectName = ""
 
 
 class DiffQuery(PolicyScope):
@@ -54,10 +58,10 @@ class DiffQuery(PolicyScope):
 
 @router.get("/policy", summary="The policy in force", openapi_extra=describe(rest.Policy, errors=(404, 422)))
 def get_policy(request: HttpRequest, query: Query[PolicyScope]) -> HttpResponse:
-    """Of the fleet, or of a job: the document, every field in force with the provenance of its default, and what was
-    measured here of the things that its timeouts bound."""
+    """Of the fleet, a project or a job: the document, every field in force with the provenance of its default, and what
+    was measured here of the things that its timeouts bound."""
     seq = newest_seq()
-    return send(present.policy(_job(request, query.job_id), ground()) | {"as_of_seq": seq})
+    return send(present.policy(_whose(request, query), ground()) | {"as_of_seq": seq})
 
 
 @router.get(
@@ -68,8 +72,7 @@ def get_policy(request: HttpRequest, query: Query[PolicyScope]) -> HttpResponse:
 def list_versions(request: HttpRequest, query: Query[VersionFilter]) -> HttpResponse:
     """Who changed it, when and why, newest first."""
     seq = newest_seq()
-    job = _job(request, query.job_id)
-    rows = selectors.versions(job.pk if job is not None else FLEET)
+    rows = selectors.versions(_whose(request, query).scope)
     found, after = pages.page(rows, query, name="policy-versions")
     return send(pages.listing([present.version(row) for row in found], after, seq, total=rows.count()))
 
@@ -77,7 +80,7 @@ def list_versions(request: HttpRequest, query: Query[VersionFilter]) -> HttpResp
 @router.get("/policy/diff", summary="Compare two versions", openapi_extra=describe(rest.PolicyDiff, errors=(404, 422)))
 def diff(request: HttpRequest, query: Query[DiffQuery]) -> HttpResponse:
     """What differs in force, field by field."""
-    return send(present.diff(_job(request, query.job_id), query.before, query.after) | {"as_of_seq": newest_seq()})
+    return send(present.diff(_whose(request, query), query.before, query.after) | {"as_of_seq": newest_seq()})
 
 
 @router.get(
@@ -97,13 +100,14 @@ def get_recorded(request: HttpRequest, version: str) -> HttpResponse:
     openapi_extra=describe(rest.PolicyVersion, status=201, body=bodies.NewPolicy, errors=(404, 409, 415, 422)),
 )
 def put(request: HttpRequest) -> HttpResponse:
-    """A document that names the fields that differ from the defaults, or for a job from the fleet's. 422 with every
-    fault; 409 where `parent` is not the newest version any more, so that two editors never overwrite each other."""
+    """A document that names the fields that differ from the defaults, or for a project or job from what is above it.
+    422 with every fault; 409 where `parent` is not the newest version any more, so that two editors never overwrite
+    each other."""
     body, actor = bodies.read(request, bodies.NewPolicy), principal_of(request).name
     edit = Edit(parent=body.parent, reason=body.reason, actor=actor)
 
     def effect() -> Effect:
-        row = services.put(_job(request, body.job_id, Scope.ADMIN), document_of(body.text), edit, ground())
+        row = services.put(_whose(request, body, Scope.ADMIN), document_of(body.text), edit, ground())
         return Effect(data=present.version(row), status=201)
 
     return once(request, effect)
@@ -122,7 +126,7 @@ def rollback(request: HttpRequest) -> HttpResponse:
 
     def effect() -> Effect:
         return Effect(
-            data=present.version(services.rollback(_job(request, body.job_id, Scope.ADMIN), body.to, edit)), status=201
+            data=present.version(services.rollback(_whose(request, body, Scope.ADMIN), body.to, edit)), status=201
         )
 
     return once(request, effect)
@@ -139,30 +143,46 @@ def replay_journal(request: HttpRequest) -> HttpResponse:
     unless a rule's code has changed, or by a candidate (`text`): what would have been decided otherwise, and its
     price. Nothing is stored or carried out."""
     body = bodies.read(request, bodies.ReplayPolicy)
-    job = _job(request, body.job_id, Scope.OPERATE)
+    whose = _whose(request, body, Scope.OPERATE)
     after = pages.decode(body.cursor or None, REPLAY) or ""
-    candidate, changes = _candidate(job, body.text) if body.text is not None else (None, ())
-    among = reach(request).only("job__project", none_too=True) if job is None else Q(job=job)
+    candidate, changes = _candidate(whose, body.text) if body.text is not None else (None, ())
+    among = reach(request).only("job__project", none_too=True)
+    if whose != FLEETS:
+        among = Q(job=whose.job) if whose.job is not None else Q(job__project=body.project)
     page = replay.replay(since_s=body.since_s, after=after, limit=body.limit, among=among, candidate=candidate)
     following = pages.encode(page.after, REPLAY) if page.after is not None else None
     return send(replay_view.page(page) | {"changes": msgspec.to_builtins(changes), "next": following})
 
 
-def _candidate(job: Job | None, text: str) -> tuple[replay.Candidate, tuple[Change, ...]]:
+def _candidate(whose: Whose, text: str) -> tuple[selectors.Candidate, tuple[Change, ...]]:
     """What a document would put in force, and what that changes. Raises Invalid."""
-    document = services.accepted(job, document_of(text), ground())
-    if job is None:
-        config = config_of(document)
-        return replay.candidate_of(config), changes_of(selectors.of_fleet(), config)
-    of_fleet = selectors.of_fleet()
-    return replay.candidate_of(of_fleet, dict(document)), changes_of(
-        selectors.of_job(job.pk), narrowed(of_fleet, document)
-    )
+    document = services.accepted(whose, document_of(text), ground())
+    changes = changes_of(selectors.of(whose), selectors.config_in(whose, document))
+    return selectors.candidate(whose, document), changes
 
 
-def _job(request: HttpRequest, job_id: str, needed: Scope = Scope.READ) -> Job | None:
-    """None without an id, which is the fleet. Raises NotFound, Problem (403) where less than `needed` is held there."""
-    if job_id:
-        return job_of(request, job_id, needed)
+class _Asked(Protocol):
+    """Whose policy somebody asks for."""
+
+    @property
+    def job_id(self) -> str:
+        """ "": of no job."""
+
+    @property
+    def project(self) -> str:
+        """ "": of no project."""
+
+
+def _whose(request: HttpRequest, asked: _Asked, needed: Scope = Scope.READ) -> Whose:
+    """Of the job, of the project, or else of the fleet. Raises NotFound, Invalid where both are named, Problem (403)
+    where less than `needed` is held there."""
+    if asked.job_id and asked.project:
+        message = "a policy is a job's or a project's, not both"
+        raise Invalid(message, errors=[{"pointer": "/project", "message": message, "fix": "name one of them"}])
+    if asked.job_id:
+        return Whose(job=job_of(request, asked.job_id, needed))
+    if asked.project:
+        judged(request, asked.project, needed, f"no project {asked.project!r}")
+        return Whose(project=projects.project(asked.project))
     judge(reach(request), None, needed)
-    return None
+    return FLEETS

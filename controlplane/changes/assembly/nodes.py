@@ -36,6 +36,7 @@ def nodes_of(
             reserved_for=known.reserved.get(node.id),
             unhealthy=known.unhealthy.get(node.id, ""),
             segment=node.segment,
+            end=node.end,
         )
         for node in nodes
     )

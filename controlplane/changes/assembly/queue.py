@@ -19,6 +19,8 @@ from controlplane.protocol.states import QUEUED_JOB, UNFIT, JobState
 
 HOUR_S = 3600.0
 LEAVING = "its ranks still save and leave their devices"
+FREED_S = 5.0
+"""At its time limit a job's ranks are killed: so much later their devices are free."""
 PAUSES = "no node would start its last attempt, and it pauses before the next"
 
 
@@ -65,7 +67,7 @@ class Held:
     """A job that has `devices` by node. `recent`: seconds of its newest steps, of which `left` are to come (None: not
     known). `yields_to`: whom it is asked to yield to, "" where a person asks; None: it is not. `gives`: replicas that
     leave for the job `gives_to`, by index and incarnation. `pieces`: all of its replicas, where they were read;
-    `least`: so many must train."""
+    `least`: so many must train. `limit_s`: its time limit since `begun_s`, 0 for none. `uncounted`: see `Holder`."""
 
     id: str
     name: str
@@ -81,6 +83,21 @@ class Held:
     pieces: Sequence[Piece] = ()
     least: int = 1
     project: str = ""
+    limit_s: float = 0.0
+    begun_s: float | None = None
+    uncounted: int = 0
+
+
+def limited_s(limit_s: float, begun_s: float | None, now_s: float) -> float | None:
+    """In how many seconds at the latest a job's devices are free again by its time limit (0: it has none, and so has
+    the answer). `begun_s`: when its first attempt was placed; None: it is placed now."""
+    since_s = now_s - begun_s if begun_s is not None else 0.0
+    return max(0.0, limit_s - since_s) + FREED_S if limit_s > 0.0 else None
+
+
+def uncounted(spares: int, asked: int) -> int:
+    """Of so many devices of nodes that are a job's spares those that count for no quota: beyond what it asks for."""
+    return max(0, spares - asked)
 
 
 def stake_of(job: Trained, policy: PolicyConfig) -> Stake:
@@ -116,12 +133,12 @@ def used_by_project(jobs: Iterable[tuple[str, int, int, int]]) -> Mapping[str, i
     are its spares, spare devices that it asks for: whole nodes are reserved, and no more than was asked for counts."""
     found: dict[str, int] = defaultdict(int)
     for project, ranks, spares, asked in jobs:
-        found[project] += ranks + min(spares, asked)
+        found[project] += ranks + spares - uncounted(spares, asked)
     return found
 
 
 def holder_of(job: Held, now_s: float) -> Holder:
-    """With when it is expected to end: at the pace of its newest steps."""
+    """With when it is expected to end: at the pace of its newest steps, or by its time limit, whichever is sooner."""
     leaving = Counter[str]()
     for piece in job.pieces:
         if (piece.index, piece.incarnation) in job.gives:
@@ -131,13 +148,15 @@ def holder_of(job: Held, now_s: float) -> Holder:
         for piece in sorted(job.pieces, key=lambda piece: piece.index)
         if piece.trains and (piece.index, piece.incarnation) not in job.gives
     )
-    ends_s = None if job.left is None or not job.recent else now_s + max(0, job.left) * float(median(job.recent))
+    over_s = [] if job.left is None or not job.recent else [max(0, job.left) * float(median(job.recent))]
+    if job.begun_s is not None and (left_s := limited_s(job.limit_s, job.begun_s, now_s)) is not None:
+        over_s.append(left_s)
     return Holder(
         id=job.id,
         name=job.name,
         priority=job.priority,
         devices=tuple(sorted((Counter(job.devices) - leaving).items())),
-        ends_s=ends_s,
+        ends_s=now_s + min(over_s) if over_s else None,
         leaves=job.state in QUEUED_JOB or job.state in TERMINAL_JOB or job.yields_to is not None,
         yields_to=job.yields_to or job.gives_to,
         stake=job.stake,
@@ -145,6 +164,7 @@ def holder_of(job: Held, now_s: float) -> Holder:
         spares=max(0, len(parts) - max(1, job.least)) if job.stake is not None else 0,
         gives=tuple(sorted(leaving.items())),
         project=job.project,
+        uncounted=job.uncounted,
     )
 
 

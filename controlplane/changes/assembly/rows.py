@@ -6,6 +6,7 @@ from typing import NamedTuple, TypedDict
 
 import msgspec
 
+from controlplane.policy.known_end import KnownEnd
 from controlplane.policy.snapshot import Placement
 from controlplane.protocol.states import NodeState, ReplicaState
 
@@ -81,7 +82,8 @@ class InUse:
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     """A node of the fleet. `unheard_s`: age of its last frame (None: not known); `closed_s`: how long its connection
-    is closed (None: it is open, or not known). `misses_events`: it was quarantined because events of it are missing."""
+    is closed (None: it is open, or not known). `misses_events`: it was quarantined because events of it are missing.
+    `end`: the first known one that is not over."""
 
     id: str
     name: str
@@ -91,6 +93,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     closed_s: float | None
     misses_events: bool
     segment: str
+    end: KnownEnd | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

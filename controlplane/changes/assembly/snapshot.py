@@ -144,7 +144,8 @@ def snapshot_of(parts: Parts) -> JobSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetParts:
-    """Of the fleet's own pass, see `FleetSnapshot`: its findings and all drains that have not ended."""
+    """Of the fleet's own pass, see `FleetSnapshot`: its findings, all drains that have not ended, and what was only
+    recommended."""
 
     now_s: float
     signals: Iterable[SignalFact]
@@ -153,6 +154,8 @@ class FleetParts:
     fleet: Fleet
     segments: dict[str, str]
     drains: tuple[RequestFact, ...]
+    recommended: tuple[Recommendation, ...] = ()
+    paused: bool = False
 
 
 def fleet_snapshot_of(parts: FleetParts) -> FleetSnapshot:
@@ -170,6 +173,8 @@ def fleet_snapshot_of(parts: FleetParts) -> FleetSnapshot:
         segments=parts.segments,
         requests=parts.drains,
         disruption=parts.fleet.disruption,
+        recommended=parts.recommended,
+        paused=parts.paused,
     )
 
 

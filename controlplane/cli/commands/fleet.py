@@ -10,6 +10,7 @@ from controlplane.cli.commands.request import Timeout, Wait, follow
 from controlplane.cli.context import BY_HAND, Output, Reason
 from controlplane.cli.exits import CliError, Exit
 from controlplane.cli.output import Format, emit_object, emit_rows, say
+from controlplane.cli.spans import begins, length_of
 
 node = typer.Typer(no_args_is_help=True, help="Machines with an agent.")
 gpu = typer.Typer(no_args_is_help=True, help="Devices.")
@@ -93,6 +94,23 @@ def drain(
             return
         then = (f"holdfast node drain {node} --withdraw", f"holdfast node get {node}")
         follow(client, client.nodes.drain(node_id, reason), wait=wait, timeout_s=timeout, then=then)
+
+
+@node.command()
+def maintain(
+    node: Node,
+    start: Annotated[str, typer.Option("--from", help="When: an instant, or so long from now (30m, 2h, 3d).")] = "0m",
+    length: Annotated[str, typer.Option("--for", help="For how long: 30m, 2h, 3d.")] = "1h",
+    reason: Reason = BY_HAND,
+) -> None:
+    """Set a maintenance window: it is empty when that starts, and takes work again when it is over."""
+    starts_at = begins(start)
+    ends_at = starts_at + length_of(length)
+    with context.client() as client:
+        node_id = find(client, node)
+        taken = client.windows.maintain(node_id, starts_at.isoformat(), ends_at.isoformat(), reason)
+        say(taken.detail)
+    context.next_commands(f"holdfast node get {node}", f"holdfast window cancel {taken.window}")
 
 
 @node.command("reset-device")

@@ -17,6 +17,7 @@ app = typer.Typer(no_args_is_help=True, help="By which settings is decided: read
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="YAML or JSON; the fields that differ from the defaults.")]
 OfJob = Annotated[str | None, typer.Option("--job", help="Of this job, which may only narrow; else the fleet's.")]
+OfProject = Annotated[str | None, typer.Option("--project", help="Of this project, which may only narrow.")]
 Parent = Annotated[
     int | None, typer.Option(help="The number that you have read; else whatever is the newest now.", min=0)
 ]
@@ -26,6 +27,7 @@ MANY = 100
 @app.command()
 def show(
     job: OfJob = None,
+    project: OfProject = None,
     whole: Annotated[bool, typer.Option("--all", help="Also the fields that have their default.")] = False,
     recorded: Annotated[str, typer.Option(help="The policy behind this version of a decision instead.")] = "",
     output: Output = Format.TABLE,
@@ -35,11 +37,12 @@ def show(
         if recorded:
             _show_recorded(context.plain(client.policy.recorded(recorded)), output)
             return
-        row = context.plain(client.policy.get(job_id=job))
+        row = context.plain(client.policy.get(project=project, job_id=job))
     if output not in (Format.TABLE, Format.WIDE):
         emit_object(row | {"id": row["version"]}, (), output, context.screen(), name="id")
         return
-    whose = f"of {row['job_name']}" if row["job_name"] else "of the fleet"
+    of_project = f"of the project {row['project']}" if row["project"] else "of the fleet"
+    whose = f"of {row['job_name']}" if row["job_name"] else of_project
     say(f"Policy {whose}: document {row['number']}, version {row['version']}\n")
     fields = [field for field in row["fields"] if whole or field["set_by"] != "default"]
     if fields:
@@ -52,10 +55,10 @@ def show(
 
 
 @app.command()
-def versions(job: OfJob = None, output: Output = Format.TABLE) -> None:
+def versions(job: OfJob = None, project: OfProject = None, output: Output = Format.TABLE) -> None:
     """Who changed it, when and why, newest first."""
     with context.client() as client:
-        rows = [context.plain(row) for row in islice(client.policy.versions(job_id=job), MANY)]
+        rows = [context.plain(row) for row in islice(client.policy.versions(project=project, job_id=job), MANY)]
         emit_rows(rows, columns.VERSIONS, output, context.screen(), name="number")
 
 
@@ -64,12 +67,13 @@ def diff(
     before: Annotated[int, typer.Argument(metavar="NUMBER", help="0: the defaults.", min=0)],
     after: Annotated[int | None, typer.Argument(metavar="[NUMBER]", help="Else the newest.", min=0)] = None,
     job: OfJob = None,
+    project: OfProject = None,
     output: Output = Format.TABLE,
 ) -> None:
     """What differs between two versions."""
     with context.client() as client:
-        newest = client.policy.get(job_id=job).number if after is None else after
-        found = context.plain(client.policy.diff(before, newest, job_id=job))
+        newest = client.policy.get(project=project, job_id=job).number if after is None else after
+        found = context.plain(client.policy.diff(before, newest, project=project, job_id=job))
     if output not in (Format.TABLE, Format.WIDE):
         emit_object(found, (), output, context.screen(), name="after")
         return
@@ -77,14 +81,16 @@ def diff(
 
 
 @app.command("set")
-def put(file: File, reason: Reason = BY_HAND, job: OfJob = None, parent: Parent = None) -> None:
+def put(
+    file: File, reason: Reason = BY_HAND, job: OfJob = None, project: OfProject = None, parent: Parent = None
+) -> None:
     """Make a document the policy; it is in force with each job's next pass."""
     text = text_of(file)
     with context.client() as client:
-        known = client.policy.get(job_id=job).number if parent is None else parent
+        known = client.policy.get(project=project, job_id=job).number if parent is None else parent
         with of_file(file):
-            made = client.policy.put(text, parent=known, reason=reason, job_id=job or "")
-        _report(made, context.plain(client.policy.diff(made.parent, made.number, job_id=job)))
+            made = client.policy.put(text, parent=known, reason=reason, project=project or "", job_id=job or "")
+        _report(made, context.plain(client.policy.diff(made.parent, made.number, project=project, job_id=job)))
 
 
 @app.command()
@@ -92,13 +98,14 @@ def rollback(
     to: Annotated[int, typer.Argument(metavar="NUMBER", help="The version that comes back; 0: the defaults.", min=0)],
     reason: Reason = BY_HAND,
     job: OfJob = None,
+    project: OfProject = None,
     parent: Parent = None,
 ) -> None:
     """Bring an earlier version back, as the newest."""
     with context.client() as client:
-        known = client.policy.get(job_id=job).number if parent is None else parent
-        made = client.policy.rollback(to, parent=known, reason=reason, job_id=job or "")
-        _report(made, context.plain(client.policy.diff(made.parent, made.number, job_id=job)))
+        known = client.policy.get(project=project, job_id=job).number if parent is None else parent
+        made = client.policy.rollback(to, parent=known, reason=reason, project=project or "", job_id=job or "")
+        _report(made, context.plain(client.policy.diff(made.parent, made.number, project=project, job_id=job)))
 
 
 def text_of(file: Path) -> str:
@@ -122,7 +129,7 @@ def _show_recorded(row: dict[str, Any], output: Format) -> None:
     if output not in (Format.TABLE, Format.WIDE):
         emit_object(row, (), output, context.screen(), name="version")
         return
-    numbers = ", ".join(map(str, row["numbers"])) or "none of the fleet's (a job's, or the defaults)"
+    numbers = ", ".join(map(str, row["numbers"])) or "none of the fleet's (a project's or job's, or the defaults)"
     say(f"Version {row['version']}, document {numbers}; besides the defaults:")
     show_changes(row["changes"])
 

@@ -104,7 +104,9 @@ def explain(decision: Decision, output: Output = Format.TABLE) -> None:
         return
     applied = "" if row["applied"] else f" (not applied: mode {row['mode']})"
     say(f"{row['sentence']}{applied}\n\nrule {row['rule']}, choice {row['choice']}, reason {row['reason_code']}")
-    say(f"epoch {row['epoch_before']} -> {row['epoch_after']}, policy {row['policy_version']}")
+    made_by = ", ".join(f"{kind} {number}" for kind, number in (row["policy_documents"] or {}).items())
+    documents = f" (documents: {made_by})" if made_by else ""
+    say(f"epoch {row['epoch_before']} -> {row['epoch_after']}, policy {row['policy_version']}{documents}")
     say("\nEvidence:")
     for name, value in row["evidence"].items():
         say(f"  {name}: {'-' if value is None else value}")

@@ -9,7 +9,7 @@ import typer
 
 from controlplane.cli import context
 from controlplane.cli.commands import continuing
-from controlplane.cli.commands.policy import File, OfJob, show_changes, text_of
+from controlplane.cli.commands.policy import File, OfJob, OfProject, show_changes, text_of
 from controlplane.cli.context import Output
 from controlplane.cli.exits import CliError, Exit
 from controlplane.cli.faults import of_file
@@ -35,19 +35,21 @@ def dry_run(
     file: File,
     since: Since = "7d",
     job: OfJob = None,
+    project: OfProject = None,
     seeds: Seeds = 4,
     within: Within = "2m",
     output: Output = Format.TABLE,
 ) -> None:
     """Which recorded decisions a document would have changed, and their price; nothing is stored."""
     with of_file(file):
-        _show(text_of(file), since, job, output, seeds=seeds, within_s=seconds_of(within))
+        _show(text_of(file), since, _of(job, project), output, seeds=seeds, within_s=seconds_of(within))
 
 
 def replay(
     since: Since = "7d",
     policy: Annotated[str, typer.Option(help="A file: by this document instead of the policies that decided.")] = "",
     job: OfJob = None,
+    project: OfProject = None,
     seeds: Seeds = 4,
     within: Within = "2m",
     output: Output = Format.TABLE,
@@ -58,10 +60,10 @@ def replay(
 
     within_s = seconds_of(within)
     if not policy:
-        _show(None, since, job, output, seeds=0, within_s=within_s)
+        _show(None, since, _of(job, project), output, seeds=0, within_s=within_s)
         return
     with of_file(Path(policy)):
-        _show(text_of(Path(policy)), since, job, output, seeds=seeds, within_s=within_s)
+        _show(text_of(Path(policy)), since, _of(job, project), output, seeds=seeds, within_s=within_s)
 
 
 def seconds_of(text: str) -> float:
@@ -72,9 +74,14 @@ def seconds_of(text: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def _show(text: str | None, since: str, job: str | None, output: Format, *, seeds: int, within_s: float) -> None:
+def _of(job: str | None, project: str | None) -> dict[str, str]:
+    """Whose decisions, as the client takes it."""
+    return {"job_id": job or "", "project": project or ""}
+
+
+def _show(text: str | None, since: str, of: dict[str, str], output: Format, *, seeds: int, within_s: float) -> None:
     with context.client() as client:
-        whole = merged(_pages(client, text, seconds_of(since), job or ""))
+        whole = merged(_pages(client, text, seconds_of(since), of))
     whole = continuing.continued(whole, seeds=seeds, within_s=within_s)
     if output not in (Format.TABLE, Format.WIDE):
         emit_object(whole, (), output, context.screen(), name="replayed")
@@ -84,10 +91,10 @@ def _show(text: str | None, since: str, job: str | None, output: Format, *, seed
         raise typer.Exit(Exit.NEGATIVE)
 
 
-def _pages(client: "Client", text: str | None, since_s: float, job_id: str) -> Iterator[dict[str, Any]]:
+def _pages(client: "Client", text: str | None, since_s: float, of: dict[str, str]) -> Iterator[dict[str, Any]]:
     cursor, seen = "", set[str]()
     while True:
-        page = context.plain(client.policy.replay(since_s=since_s, text=text, job_id=job_id, cursor=cursor, limit=PAGE))
+        page = context.plain(client.policy.replay(since_s=since_s, text=text, cursor=cursor, limit=PAGE, **of))
         yield page
         if page["next"] is None:
             return

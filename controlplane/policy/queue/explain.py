@@ -4,12 +4,14 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from controlplane.policy.queue.ends import ending
 from controlplane.policy.queue.place import Turn, Victim
 from controlplane.policy.queue.room import Room, Types
 from controlplane.policy.queue.rows import Demand, Entry, Holder, Pending, QueueConfig, QueueFleet, QueuePlan
-from controlplane.policy.queue.schedule import ending, schedule
+from controlplane.policy.queue.schedule import schedule
 from controlplane.policy.queue.shares import Shares
 from controlplane.policy.queue.spared import Spared, spared, why_nobody
+from controlplane.policy.queue.until import is_window
 from controlplane.policy.queue.words import needs, reason
 
 LISTED = 10
@@ -30,7 +32,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     first of `ahead_count` jobs before it. `preempts`: running jobs that its next pass asks to yield to it; `yields`:
     those that were asked, and whose devices are not free yet. `frees`: jobs whose end, in this sequence, makes room;
     empty where there is room, or where their ends are not known. `outranks`: running jobs of lower priority whose
-    devices would be enough, lowest first; empty where all of them together would not be. `no_preemption`: why none of
+    devices would be enough, lowest first; empty where all of them together would not be; of one that waits for its
+    project's quota those of its project. `no_preemption`: why none of
     them is asked to yield, "" where some are or none could help; `spared`: who of lower priority is left alone."""
 
     entry: Entry
@@ -85,8 +88,11 @@ class _Reader:
         plan, config, now_s, demand = self._plan, self._config, self._now_s, entry.job.demand
         fits = self._room.fits(demand)
         ahead = plan.entries[: entry.place - 1]
-        lower = [] if fits else self._lower_than(entry.job.priority)
-        outranked = () if fits else self._outranked(entry.job)
+        quota = entry.turn is Turn.QUOTA
+        lower = [] if fits and not quota else self._lower_than(entry.job.priority)
+        if quota:
+            lower = [each for each in lower if each.project == entry.job.project and not entry.behind]
+        outranked = tuple(_named(each, each.ends_s) for each in lower) if quota else self._outranked(entry.job, fits)
         yields = [holder for holder in self._fleet.holders if holder.yields_to == entry.job.id]
         # Where all of them together would not be enough, or some save already, nobody asks why no other does.
         alone = spared(entry.job, lower, self._shares, config, now_s) if outranked and not yields else ()
@@ -119,10 +125,13 @@ class _Reader:
 
     def _makes_room(self, demand: Demand) -> tuple[Named, ...]:
         if demand not in self._frees:
-            self._frees[demand] = _enough(self._room, demand, self._soon)
+            ends = _enough(self._room, demand, self._soon)
+            self._frees[demand] = tuple(each for each in ends if not is_window(each.id))
         return self._frees[demand]
 
-    def _outranked(self, job: Pending) -> tuple[Named, ...]:
+    def _outranked(self, job: Pending, fits: bool) -> tuple[Named, ...]:
+        if fits:
+            return ()
         key = (job.demand, job.priority)
         if key not in self._outranks:
             lower = [(_named(each, each.ends_s), each.devices) for each in self._lower_than(job.priority)]

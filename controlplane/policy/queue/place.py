@@ -17,7 +17,8 @@ class Turn(enum.StrEnum):
     BESIDE = "beside"
     """There is room, and what is ahead of it keeps enough devices whatever it takes."""
     BACKFILL = "backfill"
-    """There is room, and the job ahead of it that has none is expected to start no later for it."""
+    """There is room, and the job ahead of it that has none, or none in its project's quota, is expected to start no
+    later for it."""
     NEXT = "next"
     """There is room, and jobs ahead of it are placed first."""
     BEHIND = "behind"
@@ -27,7 +28,8 @@ class Turn(enum.StrEnum):
     TOO_LARGE = "too_large"
     """The nodes that take work could not hold it if every job ended: it keeps nothing from those behind it."""
     QUOTA = "quota"
-    """Its project may use no more devices now: it keeps none from other projects."""
+    """Its project may use no more devices now: it keeps none from other projects, but while others of its own yield to
+    it."""
     HELD = "held"
     """It waits for something that is no device: it keeps nothing from those behind it."""
 
@@ -59,7 +61,8 @@ class Victim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 class QueuePlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`place` from 1 of `waiting` pending jobs. `may_start`: if it can be placed, it is; else it waits for the job
     `behind`, as `sentence` says in words ("" where it may start). `expected_s`: server time at which it is expected
-    to start; None: not known. `victims`: who is to yield to it, of the head alone."""
+    to start; None: not known. `victims`: who is to yield to it, of the head alone. `at_most`: it starts with so many
+    devices at most, as its project's quota has no more for it; None: with as many as it asks for."""
 
     place: int
     waiting: int
@@ -69,6 +72,7 @@ class QueuePlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     behind: str = ""
     expected_s: float | None = None
     victims: tuple[Victim, ...] = ()
+    at_most: int | None = None
 
     @property
     def seeks(self) -> bool:

@@ -4,12 +4,14 @@ Only jobs of lower priority that allow it, and only as many as make the head fit
 replicas that they can train without; only where no such set makes room do whole jobs yield too. A job that began, came
 back or was asked a short time ago is left alone, and so is everybody when an hour's preemptions are spent. Up to
 `QueueConfig.weighed` sets are compared, which is every set in a small fleet; beyond that the best one found counts
-(`policy.queue.search`). Called by `schedule` for the head alone. Pure.
+(`policy.queue.search`). Called by `schedule` for the head alone. A job that waits for its project's quota is the head
+where jobs of its project yield to it. Pure.
 """
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from controlplane.policy.queue.ends import ending
 from controlplane.policy.queue.place import Victim
 from controlplane.policy.queue.room import Room
 from controlplane.policy.queue.rows import Holder, Part, Pending, QueueConfig, QueueFleet
@@ -29,8 +31,9 @@ def victims(head: Pending, room: Room, fleet: QueueFleet, config: QueueConfig, n
         return ()
     shares = Shares(fleet.projects, fleet.holders)
     able = [holder for holder in fleet.holders if may_yield(holder, head, config, now_s, shares)]
-    parts = [offer for holder in able for offer in parts_of(holder, fleet.reserved)]
-    whole = [whole_of(holder, fleet.reserved) for holder in able]
+    reserved = fleet.reserved
+    parts = [offer for holder in able for offer in parts_of(holder, reserved)]
+    whole = [whole_of(holder, reserved) for holder in able]
     for offers in (parts, parts + whole) if parts else (whole,):
         useful = [offer for offer in offers if free.gains(head.demand, offer.devices)]
         back = [holder for holder in able if not outranked(holder, head, shares)]
@@ -42,9 +45,35 @@ def victims(head: Pending, room: Room, fleet: QueueFleet, config: QueueConfig, n
     return ()
 
 
+def for_quota(
+    first: Pending, room: Room, fleet: QueueFleet, config: QueueConfig, now_s: float, *, lacks: int
+) -> tuple[Victim, ...]:
+    """Who of its own project is asked to yield to a job that lacks so many devices of its quota; those of lower
+    priority alone, and only where it fits then. By the same price and limits as for devices."""
+    mine = [holder for holder in fleet.holders if holder.project == first.project]
+    lacks -= sum(end.counted for end in ending(mine, now_s) if end.holder.leaves or end.devices is end.holder.gives)
+    allowed = config.max_preemptions - fleet.preempted
+    if allowed <= 0 or lacks <= 0:
+        return ()
+    free = room.only(first.demand)
+    for holder in fleet.holders:
+        free.give_back((*holder.gives, *holder.devices) if holder.leaves else holder.gives)
+    shares = Shares(fleet.projects, fleet.holders)
+    able = [holder for holder in mine if may_yield(holder, first, config, now_s, shares)]
+    reserved = fleet.reserved
+    parts = [offer for holder in able for offer in parts_of(holder, reserved)]
+    for offers in (parts, parts + [whole_of(holder, reserved) for holder in able]):
+        search = Search(first.demand, free, offers, weighed=config.weighed, most=allowed, lacks=lacks)
+        chosen = search.best() if offers else []
+        if chosen:
+            return tuple(_victim(list(its), {}) for _, its in groupby(chosen, key=lambda offer: offer.job.id))
+    return ()
+
+
 def whole_of(holder: Holder, reserved: Mapping[str, str]) -> Offer:
     """The job ends. Devices on nodes that are another job's spares stay that one's."""
-    return Offer(holder, lost_gpu_s(holder), _lent(holder.id, holder.devices, reserved))
+    lent = _lent(holder.id, holder.devices, reserved)
+    return Offer(holder, lost_gpu_s(holder), lent, counted=_number(holder.devices) - holder.uncounted)
 
 
 def parts_of(holder: Holder, reserved: Mapping[str, str]) -> list[Offer]:
@@ -52,7 +81,14 @@ def parts_of(holder: Holder, reserved: Mapping[str, str]) -> list[Offer]:
     if holder.spares <= 0:
         return []
     return [
-        Offer(holder, part_gpu_s(holder, part), _lent(holder.id, part.devices, reserved), part) for part in holder.parts
+        Offer(
+            holder,
+            part_gpu_s(holder, part),
+            _lent(holder.id, part.devices, reserved),
+            part,
+            counted=_number(part.devices),
+        )
+        for part in holder.parts
     ]
 
 

@@ -7,8 +7,8 @@ its being right: `Spare` counts with the worst place.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from controlplane.policy.placement import is_type
 from controlplane.policy.queue.rows import Demand, Lender
+from controlplane.policy.queue.until import suits
 
 UNBOUNDED = 1 << 60
 
@@ -30,60 +30,39 @@ class Spare:
 
 
 class Types:
-    """Which models each type of a demand means, in this fleet."""
+    """Which models each demand means, in this fleet."""
 
     def __init__(self, models: Iterable[str]) -> None:
         self._models = tuple(sorted(set(models)))
-        self._known: dict[str | None, frozenset[str]] = {}
+        self._known: dict[tuple[str | None, float | None], frozenset[str]] = {}
 
-    def models(self, gpu_type: str | None) -> frozenset[str]:
-        """Names of the models that it asks for."""
-        found = self._known.get(gpu_type)
+    def models(self, demand: Demand) -> frozenset[str]:
+        """Names of the models of which it may take."""
+        key = (demand.gpu_type, demand.over_s)
+        found = self._known.get(key)
         if found is None:
-            found = frozenset(m for m in self._models if gpu_type is None or is_type(m, gpu_type))
-            self._known[gpu_type] = found
+            found = frozenset(model for model in self._models if suits(model, demand))
+            self._known[key] = found
         return found
 
-    def overlap(self, one: str | None, other: str | None) -> bool:
-        """Some device of the fleet is of both."""
+    def overlap(self, one: Demand, other: Demand) -> bool:
+        """Some device of the fleet suits both."""
         return not self.models(one).isdisjoint(self.models(other))
 
 
-class Room:
-    """How many devices each node lends to each set of models. A node of several models lends what it has of those."""
+class Tally:
+    """Of each set of models how many nodes have so many free devices, whichever nodes these are."""
 
-    def __init__(self, nodes: Iterable[Lender], types: Types, demands: Iterable[Demand]) -> None:
-        listed = tuple(nodes)
-        usable, free = _by_model(n.usable for n in listed), _by_model(n.free for n in listed)
-        wanted = {types.models(demand.gpu_type) for demand in demands}
-        self._types = types
-        self._index = {node.id: number for number, node in enumerate(listed)}
-        self._usable = {models: _of_models(usable, models, len(listed)) for models in wanted}
-        self._free = {models: _of_models(free, models, len(listed)) for models in wanted}
-        self._count = {models: _counted(its, self._usable[models]) for models, its in self._free.items()}
-        self._sized: dict[frozenset[str], list[list[int]]] = {}
-
-    def copy(self) -> "Room":
-        """One that changes by itself."""
-        return self._with({models: list(free) for models, free in self._free.items()})
-
-    def idle(self) -> "Room":
-        """As if every job had ended."""
-        return self._with({models: list(usable) for models, usable in self._usable.items()})
-
-    def _with(self, free: dict[frozenset[str], list[int]]) -> "Room":
-        made = Room((), self._types, ())
-        made._index, made._usable, made._free = self._index, self._usable, free
-        made._count = {models: _counted(its, self._usable[models]) for models, its in free.items()}
-        return made
+    def __init__(self, types: Types, count: dict[frozenset[str], list[int]]) -> None:
+        self._types, self._count = types, count
 
     def nodes_with(self, demand: Demand) -> int:
         """How many nodes have as many devices free as the demand takes of each."""
-        return sum(self._count[self._types.models(demand.gpu_type)][demand.of_each :])
+        return sum(self._count[self._types.models(demand)][demand.of_each :])
 
     def devices_for(self, demand: Demand) -> int:
         """How many free devices of its type there are."""
-        return sum(size * number for size, number in enumerate(self._count[self._types.models(demand.gpu_type)]))
+        return sum(size * number for size, number in enumerate(self._count[self._types.models(demand)]))
 
     def spare(self, demand: Demand) -> Spare:
         """What is left beside it, wherever it is placed; below 0: it does not fit, or not wherever it is placed."""
@@ -99,11 +78,54 @@ class Room:
 
     def largest(self, demand: Demand) -> int:
         """Devices of its type on the node that has most."""
-        return len(self._count[self._types.models(demand.gpu_type)]) - 1
+        return len(self._count[self._types.models(demand)]) - 1
+
+    def _fullest(self, demand: Demand) -> int:
+        """Free devices of as many nodes as it takes, the fullest ones."""
+        left, found = demand.nodes, 0
+        for size, number in reversed(list(enumerate(self._count[self._types.models(demand)]))):
+            taken = min(left, number)
+            found += taken * size
+            left -= taken
+            if not left:
+                break
+        return found
+
+
+class Room(Tally):
+    """How many devices each node lends to each set of models. A node of several models lends what it has of those."""
+
+    def __init__(self, nodes: Iterable[Lender], types: Types, demands: Iterable[Demand]) -> None:
+        listed = tuple(nodes)
+        usable, free = _by_model(n.usable for n in listed), _by_model(n.free for n in listed)
+        wanted = {types.models(demand) for demand in demands}
+        self._index = {node.id: number for number, node in enumerate(listed)}
+        self._usable = {models: _of_models(usable, models, len(listed)) for models in wanted}
+        self._free = {models: _of_models(free, models, len(listed)) for models in wanted}
+        super().__init__(types, {models: _counted(its, self._usable[models]) for models, its in self._free.items()})
+        self._sized: dict[frozenset[str], list[list[int]]] = {}
+
+    def tally(self) -> Tally:
+        """How much is free now, for later."""
+        return Tally(self._types, {models: list(count) for models, count in self._count.items()})
+
+    def copy(self) -> "Room":
+        """One that changes by itself."""
+        return self._with({models: list(free) for models, free in self._free.items()})
+
+    def idle(self) -> "Room":
+        """As if every job had ended."""
+        return self._with({models: list(usable) for models, usable in self._usable.items()})
+
+    def _with(self, free: dict[frozenset[str], list[int]]) -> "Room":
+        made = Room((), self._types, ())
+        made._index, made._usable, made._free = self._index, self._usable, free
+        made._count = {models: _counted(its, self._usable[models]) for models, its in free.items()}
+        return made
 
     def take(self, demand: Demand) -> None:
         """Where it will probably be placed."""
-        models = self._types.models(demand.gpu_type)
+        models = self._types.models(demand)
         if not demand.nodes:
             self._take_devices(models, demand.most, set())
             return
@@ -140,12 +162,12 @@ class Room:
 
     def only(self, demand: Demand) -> "Room":
         """A copy for this demand alone."""
-        models = self._types.models(demand.gpu_type)
+        models = self._types.models(demand)
         return self._with({models: list(self._free[models])})
 
     def gains(self, demand: Demand, devices: Iterable[tuple[str, int]]) -> int:
         """How many more devices of its type are free when so many on these nodes are."""
-        models = self._types.models(demand.gpu_type)
+        models = self._types.models(demand)
         usable, free = self._usable[models], self._free[models]
         known = ((self._index[node_id], number) for node_id, number in devices if node_id in self._index)
         return sum(min(number, usable[index] - free[index]) for index, number in known)
@@ -179,17 +201,6 @@ class Room:
             self._count[models][after] += 1
             if models in self._sized:
                 self._sized[models][after].append(number)
-
-    def _fullest(self, demand: Demand) -> int:
-        """Free devices of as many nodes as it takes, the fullest ones."""
-        left, found = demand.nodes, 0
-        for size, number in reversed(list(enumerate(self._count[self._types.models(demand.gpu_type)]))):
-            taken = min(left, number)
-            found += taken * size
-            left -= taken
-            if not left:
-                break
-        return found
 
 
 def _by_model(given: Iterable[Mapping[str, int]]) -> dict[str, list[tuple[int, int]]]:

@@ -11,7 +11,8 @@ from controlplane.policy.queue.place import Turn, Victim
 class Demand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a start takes, whole: `of_each` devices on each of `nodes` nodes and `spares` devices of other whole nodes;
     or, where `nodes` is 0, at least `devices` anywhere. It takes `most` devices at the most besides spares, on at most
-    `touches` nodes. `gpu_type`: words of a model, see `placement.is_type`; None: any."""
+    `touches` nodes. `gpu_type`: words of a model, see `placement.is_type`; None: any. `over_s`: server time by which
+    the job is expected to be over, so that it needs a device no longer (None: nobody knows)."""
 
     devices: int
     most: int
@@ -20,16 +21,24 @@ class Demand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     of_each: int = 0
     spares: int = 0
     gpu_type: str | None = None
+    over_s: float | None = None
 
     @property
     def counted(self) -> int:
         """Devices that it takes of its project's quota: with its spares, as many as it takes at most."""
         return self.most + self.spares
 
+    @property
+    def least(self) -> int:
+        """Devices of its project's quota with which it can start: fewer than `counted` where any number of replicas
+        will do."""
+        return self.counted if self.nodes else self.devices
+
 
 class Pending(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A job of `project` that waits to be placed, since `submitted_s` (server seconds). `held`: what it waits for
-    besides devices, "" for nothing. One that is not `preemptible` takes no devices that other projects lend."""
+    besides devices, "" for nothing. One that is not `preemptible` takes no devices that other projects lend. `limit_s`:
+    started now, its devices are free again in so many seconds at the latest, by its time limit; None: it has none."""
 
     id: str
     name: str
@@ -39,6 +48,7 @@ class Pending(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     held: str = ""
     project: str = ""
     preemptible: bool = True
+    limit_s: float | None = None
 
 
 class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -89,7 +99,7 @@ class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     out; or it is asked to yield its devices, to the job `yields_to` ("": a person asks). `stake`: None where it may not
     be asked.
     `parts`: its replicas, of which `spares` may leave while the others train on. `gives`: devices, not in `devices`, of
-    replicas that leave now."""
+    replicas that leave now. `uncounted`: so many of `devices` do not count for its project's quota."""
 
     id: str
     name: str
@@ -103,6 +113,7 @@ class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     spares: int = 0
     gives: tuple[tuple[str, int], ...] = ()
     project: str = ""
+    uncounted: int = 0
 
 
 class Lender(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -154,7 +165,9 @@ FROM_POLICY = tuple(name for name in QueueConfig.__struct_fields__ if name in Po
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The plan for one pending job, see `QueuePlace`. `why`: what its project's quota keeps it waiting for."""
+    """The plan for one pending job, see `QueuePlace`. `why`: what its project's quota keeps it waiting for. `at_most`:
+    it starts with so many devices at most, as its project's quota has no more for it; None: with as many as it asks
+    for."""
 
     job: Pending
     place: int
@@ -163,11 +176,12 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     behind: str = ""
     expected_s: float | None = None
     why: str = ""
+    at_most: int | None = None
 
 
 class QueuePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Every pending job, first in the queue first. `head`: the first job that lacks room, "" for none; `victims`: who
-    is to yield to it."""
+    """Every pending job, first in the queue first. `head`: the first job that lacks room, or for whose quota others
+    yield; "" for none. `victims`: who is to yield to it."""
 
     entries: tuple[Entry, ...] = ()
     head: str = ""

@@ -4,28 +4,24 @@ The queue is sorted by priority, then by what projects have borrowed, then by ag
 project may use no more devices is passed over. Each pending job claims what it needs; a job behind it may start only
 where every claim still holds wherever the two are placed. So what is first starts first wherever devices are scarce,
 and side by side where they are not. The first job that does not fit is the head: its claim is on the moment at which
-running jobs that are expected to end have made room for it. Where nobody knows that moment, nothing that could use
-the same devices starts before it. Where jobs of lower priority allow it and it is not expected soon, some of them yield
-to the head (`policy.queue.preempt`). Pure: equal arguments give equal plans.
+running jobs that are expected to end have made room for it. What has ended by then, by its own time limit, starts
+before it. Where nobody knows that moment, nothing that could use the same devices does. In each project the first job
+that waits for its quota keeps that in the same way (`policy.queue.kept`). Where jobs of lower priority allow it and it
+is not expected soon, some of them yield to the head, or to whoever waits for its project's quota alone
+(`policy.queue.preempt`). Pure: equal arguments give equal plans.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import msgspec
 
+from controlplane.policy.queue.ends import Timeline
+from controlplane.policy.queue.kept import Claim, Kept
 from controlplane.policy.queue.place import HAS_ROOM, Turn, Victim
-from controlplane.policy.queue.preempt import starts_soon, victims
+from controlplane.policy.queue.preempt import for_quota, starts_soon, victims
 from controlplane.policy.queue.room import Room, Spare, Types
-from controlplane.policy.queue.rows import Demand, Entry, Holder, Pending, QueueConfig, QueueFleet, QueuePlan
+from controlplane.policy.queue.rows import Demand, Entry, Pending, QueueConfig, QueueFleet, QueuePlan
 from controlplane.policy.queue.shares import Shares, in_turn
-
-
-class Claim:
-    """What a job ahead keeps for itself: nothing may start that leaves it less than it needs."""
-
-    def __init__(self, job: Pending, spare: Spare) -> None:
-        self.job, self.spare = job, spare
 
 
 def schedule(queue: Iterable[Pending], fleet: QueueFleet, config: QueueConfig, now_s: float) -> QueuePlan:
@@ -69,6 +65,8 @@ class Planning:
         self._now = Room(fleet.nodes, self._types, demands)
         self._all, self._left = self._now.idle(), self._now.copy()
         self._claims: list[Claim] = []
+        self._ends = Timeline(self._now, fleet.holders, now_s)
+        self._kept: dict[str, Kept] = {}
         self._shares = Shares(fleet.projects)
         for job in jobs:
             if not job.held and self._all.fits(job.demand):
@@ -85,38 +83,104 @@ class Planning:
         if len(self._claims) > self._config.at_once:
             last = self._claims[-1].job.id
             return Entry(job=job, place=place, turn=Turn.NEXT, may_start=False, behind=last)
-        against = self._refused_by(job.demand)
+        against = self._refused_by(job)
         may_start, behind = against is None, against.job.id if against is not None else ""
         if not self._all.fits(job.demand):
             return Entry(job=job, place=place, turn=Turn.TOO_LARGE, may_start=may_start, behind=behind)
-        why, first = self._shares.refuses(job)
-        if why:
-            return Entry(job=job, place=place, turn=Turn.QUOTA, may_start=False, behind=first, why=why)
+        most = self._quota_for(job)
+        if job.demand.least > most:
+            return self._beyond_quota(job, place, may_start=may_start)
         if not self._left.fits(job.demand):
             return self._without_room(job, place, may_start=may_start, behind=behind)
         turn = self._turn(job, against)
         if self.head and not may_start:
             return Entry(job=job, place=place, turn=turn, may_start=False, behind=behind)
-        self._start(job, concurrent=may_start)
-        expected_s = self._now_s if may_start else None
-        return Entry(job=job, place=place, turn=turn, may_start=may_start, behind=behind, expected_s=expected_s)
+        self._start(job, min(most, job.demand.counted), concurrent=may_start)
+        return Entry(
+            job=job,
+            place=place,
+            turn=turn,
+            may_start=may_start,
+            behind=behind,
+            expected_s=self._now_s if may_start else None,
+            at_most=most if most < job.demand.counted else None,
+        )
+
+    def _quota_for(self, job: Pending) -> int:
+        """So many devices of its project's quota it may have now: beside what is kept for one ahead of it."""
+        most, kept = self._shares.leaves(job), self._kept.get(job.project)
+        if kept is None:
+            return most
+        most = min(most, self._shares.own(job))  # What it borrowed would put its project behind others in the line.
+        if kept.lets(self._over_s(job)):
+            return most
+        return min(most, kept.leaves(self._cost(job.demand, kept.job.demand)))
 
     def _turn(self, job: Pending, against: Claim | None) -> Turn:
         if against is not None:
             return Turn.BEHIND if self.head else Turn.NEXT
-        if self.head:
+        if self.head or job.project in self._kept:
             return Turn.BACKFILL
         rivals = (claim for claim in self._claims if self._meet(claim.job.demand, job.demand))
         return Turn.FIRST if next(rivals, None) is None else Turn.BESIDE
 
+    def _beyond_quota(self, job: Pending, place: int, *, may_start: bool) -> Entry:
+        """The first one of its project keeps what that may use. It is the head where others of it yield."""
+        ahead = self._kept.get(job.project)
+        if ahead is not None:
+            why = self._shares.kept_words(job, ahead.job, known=ahead.by_s is not None)
+            return Entry(job=job, place=place, turn=Turn.QUOTA, may_start=False, behind=ahead.job.id, why=why)
+        why, expected_s = self._shares.words(job), None
+        if self._shares.owns(job):
+            kept = self._kept[job.project] = self._keeps(job)
+            expected_s = kept.expected_s
+            if may_start and not self.head and not any(self._meet(d, job.demand) for d in self._starting):
+                self._yields_quota(job, expected_s)
+        return Entry(job=job, place=place, turn=Turn.QUOTA, may_start=False, why=why, expected_s=expected_s)
+
+    def _keeps(self, job: Pending) -> Kept:
+        """The first of the expected ends after which the quota is enough for it and, wherever those ahead of it and
+        those that start now are placed, the devices too."""
+        head_s = next((claim.by_s for claim in self._claims if claim.job.id == self.head), None)
+        ahead = Spare(0, 0)
+        others = [each.job for each in self._kept.values()] + [claim.job for claim in self._claims]
+        for other in others:
+            self._give(ahead, other.demand, job.demand)
+        lacks, owes = self._shares.lacks(job), -self._shares.own(job)
+        freed, by_s = 0, None
+        for end, tally in self._ends:
+            freed += end.counted if end.holder.project == job.project else 0
+            if freed < lacks:
+                continue
+            by_s = end.ends_s if by_s is None else by_s
+            spare, left = tally.spare(job.demand), max(0, freed - max(lacks, owes))
+            spare.give(-ahead.nodes, -ahead.devices)
+            if spare.allows(0, 0) and (not self.head or (head_s is not None and end.ends_s >= head_s)):
+                return Kept(job, end.ends_s, left, spare)
+        return Kept(job, by_s)
+
+    def _yields_quota(self, job: Pending, expected_s: float | None) -> None:
+        """Where others of its project may yield, it is the head, and keeps what they give until it is placed."""
+        if not any(holder.yields_to == job.id for holder in self._fleet.holders):
+            if not starts_soon(expected_s, self._config, self._now_s):
+                lacks = self._shares.lacks(job)
+                self.victims = for_quota(job, self._left, self._fleet, self._config, self._now_s, lacks=lacks)
+            if not self.victims:
+                return
+        self._heads(job)
+
+    def _heads(self, job: Pending) -> float | None:
+        """It is the head of the queue, and keeps what it is expected to get; when that is."""
+        self.head = job.id
+        self._shares.take(job)
+        expected_s, spare = self._expected(job.demand)
+        self._claims.append(Claim(job, spare, expected_s))
+        return expected_s
+
     def _without_room(self, job: Pending, place: int, *, may_start: bool, behind: str) -> Entry:
-        """The first one is the head of the queue, and keeps what it is expected to get."""
         expected_s = None
         if not self.head:
-            self.head = job.id
-            self._shares.take(job)
-            expected_s, spare = self._expected(job.demand)
-            self._claims.append(Claim(job, spare))
+            expected_s = self._heads(job)
             if (
                 may_start
                 and not starts_soon(expected_s, self._config, self._now_s)
@@ -125,39 +189,46 @@ class Planning:
                 self.victims = victims(job, self._left, self._fleet, self._config, self._now_s)
         return Entry(job=job, place=place, turn=Turn.NO_ROOM, may_start=may_start, behind=behind, expected_s=expected_s)
 
-    def _start(self, job: Pending, *, concurrent: bool) -> None:
+    def _start(self, job: Pending, counted: int, *, concurrent: bool) -> None:
         """It starts now, or as soon as those ahead of it are placed; it claims its room until it is placed itself."""
         self._shares.take(job)
-        spare = self._now.spare(job.demand)
+        spare, over_s = self._now.spare(job.demand), self._over_s(job)
         for demand in self._starting:
             self._give(spare, demand, job.demand)
-        if concurrent:
-            for claim in self._claims:
+        for claim in self._claims if concurrent else ():
+            if claim.binds(over_s):
                 self._give(claim.spare, job.demand, claim.job.demand)
+        for project, kept in self._kept.items():
+            if not kept.lets(over_s):
+                kept.give(self._cost(job.demand, kept.job.demand), counted if project == job.project else 0)
         self._claims.append(Claim(job, spare))
         self._starting.append(job.demand)
         self._left.take(job.demand)
 
+    def _over_s(self, job: Pending) -> float | None:
+        """When its time limit has ended it, if it starts now."""
+        return None if job.limit_s is None else self._now_s + job.limit_s
+
     def _expected(self, demand: Demand) -> tuple[float | None, Spare]:
         """When the jobs that are expected to end have made room for it, and what is left beside it then; (None, less
         than nothing) where nobody knows."""
-        future, most = self._left.copy(), self._now.copy()
-        for ends_s, _, devices in ending(self._fleet.holders, self._now_s):
-            future.give_back(devices)
-            most.give_back(devices)
+        future = self._left.copy()
+        for end, tally in self._ends:
+            future.give_back(end.devices)
             if not future.fits(demand):
                 continue
-            spare = most.spare(demand)
+            spare = tally.spare(demand)
             for each in self._starting:
                 self._give(spare, each, demand)
-            return ends_s, spare
+            return end.ends_s, spare
         return None, Spare(-1, -1)
 
-    def _refused_by(self, demand: Demand) -> Claim | None:
+    def _refused_by(self, job: Pending) -> Claim | None:
         """The first claim that might not hold if this started now; None: there is none."""
+        over_s = self._over_s(job)
         for claim in self._claims:
-            cost = self._cost(demand, claim.job.demand)
-            if cost is not None and not claim.spare.allows(*cost):
+            cost = self._cost(job.demand, claim.job.demand)
+            if cost is not None and claim.binds(over_s) and not claim.spare.allows(*cost):
                 return claim
         return None
 
@@ -176,24 +247,4 @@ class Planning:
         return demand.touches + spare_nodes, demand.most + whole
 
     def _meet(self, one: Demand, other: Demand) -> bool:
-        return self._types.overlap(one.gpu_type, other.gpu_type)
-
-
-class Ending(NamedTuple):
-    """At `ends_s` (server seconds) so many devices of the job on each node are expected to be free."""
-
-    ends_s: float
-    holder: Holder
-    devices: tuple[tuple[str, int], ...]
-
-
-def ending(holders: Iterable[Holder], now_s: float) -> list[Ending]:
-    """Those whose end is expected, and when, the soonest first. What is late is expected now, and so are the devices of
-    replicas that leave."""
-    found = [Ending(now_s, each, each.gives) for each in holders if each.gives]
-    for each in holders:
-        if each.leaves:
-            found.append(Ending(now_s, each, each.devices))
-        elif each.ends_s is not None:
-            found.append(Ending(max(now_s, each.ends_s), each, each.devices))
-    return sorted(found, key=lambda end: (end.ends_s, end.holder.id))
+        return self._types.overlap(one, other)

@@ -5,7 +5,7 @@ A greedy set first, then every set that could be cheaper, as long as sets may be
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from controlplane.policy.queue.room import Room
@@ -16,12 +16,14 @@ Devices = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a job may yield for `price` GPU-seconds: the replica `part`, or (None) all; others get these `devices`."""
+    """What a job may yield for `price` GPU-seconds: the replica `part`, or (None) all; others get these `devices`, and
+    its project may use `counted` more."""
 
     job: Holder
     price: float
     devices: Devices
     part: Part | None = None
+    counted: int = 0
 
     @property
     def key(self) -> tuple[float, str, int]:
@@ -32,7 +34,8 @@ class Offer:
 class Search:
     """Over offers of at most `most` jobs; `weighed`: so many sets at most. `room`: what is free without them; it is
     as before when the search is over. `owed`: of jobs that yield because their project has borrowed, how many devices
-    it has; from a project no more is taken once so many are."""
+    it has; from a project no more is taken once so many are. `lacks`: so many devices of a quota must become free, by
+    offers that all count for it."""
 
     def __init__(
         self,
@@ -43,16 +46,20 @@ class Search:
         weighed: int,
         most: int,
         owed: Mapping[str, int] | None = None,
+        lacks: int = 0,
     ) -> None:
         self._demand, self._room, self._left, self._most = demand, room, weighed, most
-        self._owed = owed or {}
+        self._owed, self._lacks = owed or {}, lacks
         self._offers = sorted(offers, key=lambda offer: offer.key)
         self._best: tuple[int, ...] = ()
         self._bound: tuple[float, int] = (float("inf"), len(offers) + 1)
 
     def best(self) -> list[Offer]:
         """By job and replica; []: all of them together are not enough, or too many are needed."""
-        gains = [self._room.gains(self._demand, offer.devices) for offer in self._offers]
+        gains = [
+            max(1, self._room.gains(self._demand, offer.devices), offer.counted * (self._lacks > 0))
+            for offer in self._offers
+        ]
         numbers = range(len(self._offers))
         cheap = sorted(numbers, key=lambda n: (self._offers[n].price / gains[n], n))
         # Where only so many replicas of a job may leave, its cheapest ones may be the wrong ones.
@@ -79,9 +86,9 @@ class Search:
             else:
                 before.append(self._room.give_back(offer.devices))
             kept.append(number)
-            if self._room.fits(self._demand):
+            if self._suffices(kept):
                 break
-        fits = self._room.fits(self._demand)
+        fits = self._suffices(kept)
         for undo in reversed(before):
             self._room.restore(undo)
         if not fits:
@@ -95,10 +102,15 @@ class Search:
 
     def _fits(self, numbers: Sequence[int]) -> bool:
         undo = [self._room.give_back(self._offers[number].devices) for number in numbers]
-        fits = self._room.fits(self._demand)
+        fits = self._suffices(numbers)
         for each in reversed(undo):
             self._room.restore(each)
         return fits
+
+    def _suffices(self, numbers: Iterable[int]) -> bool:
+        """When the room has the devices of these."""
+        freed = sum(self._offers[number].counted for number in numbers) if self._lacks else 0
+        return freed >= self._lacks and self._room.fits(self._demand)
 
     def _walk(self, first: int, chosen: tuple[int, ...], cost: float) -> None:
         """Every set that could be cheaper than the best one so far, as long as sets may be weighed."""
@@ -111,7 +123,7 @@ class Search:
                 continue
             self._left -= 1
             undo = self._room.give_back(offer.devices)
-            if self._room.fits(self._demand):
+            if self._suffices((*chosen, number)):
                 self._take((*chosen, number), dearer)
             else:
                 self._walk(number + 1, (*chosen, number), dearer)

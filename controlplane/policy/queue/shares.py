@@ -10,6 +10,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterable
 
+from controlplane.policy.queue.room import UNBOUNDED
 from controlplane.policy.queue.rows import Holder, Pending, Share
 from controlplane.policy.titles import number_of
 
@@ -28,43 +29,46 @@ class Shares:
         self._limited = {share.name: share for share in projects if share.quota is not None}
         self._used = {name: share.used for name, share in self._limited.items()}
         self._waits: dict[str, int] = defaultdict(int)
-        self._first: dict[str, Pending] = {}
+        self._alone: set[str] = set()
 
     def waits(self, job: Pending) -> None:
         """It is in the queue, and could start: what it needs of its project's own devices is lent to nobody."""
-        share = self._limited.get(job.project)
-        if share is not None and job.demand.counted <= _quota(share):
-            self._waits[job.project] += job.demand.counted
+        if job.project in self._limited:
+            self._waits[job.project] += self._wants(job)
 
-    def refuses(self, job: Pending) -> tuple[str, str]:
-        """(why it may not start now, the job of its project whose turn is before its); ("", "") where it may."""
-        share, need = self._limited.get(job.project), job.demand.counted
+    def leaves(self, job: Pending) -> int:
+        """So many devices its project may use for it now, of its own and of what others lend."""
+        share = self._limited.get(job.project)
         if share is None:
-            return "", ""
-        first = self._first.get(job.project)
-        if first is not None:
-            return (
-                f"what {_of(share)} may use is kept for {first.name} (priority {first.priority}), ahead of it",
-                first.id,
-            )
-        over = self._used[job.project] + need - _quota(share)
-        if over <= 0 or (job.preemptible and over <= self._borrows(share)):
-            return "", ""
-        if need <= _quota(share):
-            self._first[job.project] = job
-        return self._words(share, job, over), ""
+            return UNBOUNDED
+        borrows = job.preemptible and job.project not in self._alone
+        return _quota(share) - self._used[share.name] + (self._borrows(share) if borrows else 0)
+
+    def lacks(self, job: Pending) -> int:
+        """How many devices of what its project uses must be free before it may start."""
+        return job.demand.least - self.leaves(job)
+
+    def own(self, job: Pending) -> int:
+        """How many devices of its own its project has left; below 0: it uses more."""
+        return self._quota_of(job) - self._used[job.project]
+
+    def owns(self, job: Pending) -> bool:
+        """Its project's own devices alone would be enough for it."""
+        return job.project in self._limited and job.demand.least <= self._quota_of(job)
 
     def take(self, job: Pending) -> None:
         """It is planned to start, or is the head, which keeps its part."""
-        share = self._limited.get(job.project)
-        if share is not None:
-            self._used[job.project] += job.demand.counted
-            self._waits[job.project] -= job.demand.counted if job.demand.counted <= _quota(share) else 0
+        if job.project in self._limited:
+            takes = max(job.demand.least, min(job.demand.counted, self.leaves(job)))
+            self._used[job.project] += takes
+            self._waits[job.project] -= self._wants(job)
+            # Whoever of its project starts before it would have its own devices, and leave it those that others lend.
+            self._alone |= set() if job.preemptible else {job.project}
 
     def within(self, job: Pending) -> bool:
         """It needs nothing but its project's own devices, which others may have."""
         share = self._limited.get(job.project)
-        return share is not None and share.used + job.demand.counted <= _quota(share)
+        return share is not None and share.used + job.demand.least <= _quota(share)
 
     def reclaims(self, job: Pending, holder: Holder) -> bool:
         """The holder's project has more than its own devices, and the job needs no more than those of its project."""
@@ -100,9 +104,27 @@ class Shares:
         free = max(0, unused - max(0, self._waits[share.name]))
         return free if share.lend is None else min(free, share.lend)
 
-    def _words(self, share: Share, job: Pending, over: int) -> str:
+    def _wants(self, job: Pending) -> int:
+        """Of its project's own devices: all that it asks for, or as many of them as there are where fewer will do."""
+        wanted = min(job.demand.counted, self._quota_of(job))
+        return wanted if job.demand.least <= wanted else 0
+
+    def _quota_of(self, job: Pending) -> int:
+        return _quota(self._limited[job.project])
+
+    def kept_words(self, job: Pending, first: Pending, *, known: bool) -> str:
+        """Why it does not pass the first job of its project that waits for the quota. Completes a sentence."""
+        kept = f"what {_of(self._limited[job.project])} may use is kept for {first.name} (priority {first.priority})"
+        if not known:
+            return f"{kept}, ahead of it: nobody knows when that starts"
+        limit = "no time limit ends it" if job.limit_s is None else "its time limit does not end it"
+        return f"{kept}, ahead of it: {limit} before that is expected to start, and that needs what this one would take"
+
+    def words(self, job: Pending) -> str:
         """The quota, who has what is lent, and what would free it. Completes a sentence."""
-        used, need = self._used[share.name], job.demand.counted
+        share = self._limited[job.project]
+        used, need = self._used[share.name], job.demand.least
+        over = used + need - _quota(share)
         has = f"{_of(share)} has {number_of(_quota(share), 'device')} of its own, {used} are in use or planned for"
         limit = f"{has}, it may borrow at most {share.borrow}"
         if not job.preemptible and used + need > _quota(share):
@@ -145,7 +167,8 @@ def in_turn(queue: Iterable[Pending], projects: Iterable[Share] = ()) -> tuple[P
             job = by_project[name].pop()
             found.append(job)
             if name in used and not job.held:
-                used[name] += job.demand.counted
+                free = _quota(limited[name]) - used[name]
+                used[name] += max(job.demand.least, min(job.demand.counted, free))
             if by_project[name]:
                 heapq.heappush(heap, key(name))
     return tuple(found)

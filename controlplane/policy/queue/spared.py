@@ -40,11 +40,13 @@ def spared(
 def why_nobody(entry: Entry, plan: QueuePlan, preempted: int, config: QueueConfig, now_s: float, *, able: bool) -> str:
     """Why no preemption is planned for it; "" where one is, or where none could help. `preempted`: jobs
     of the fleet within an hour. `able`: somebody of lower priority may be asked."""
-    if entry.turn is not Turn.NO_ROOM or (plan.head == entry.job.id and plan.victims):
+    if entry.turn not in (Turn.NO_ROOM, Turn.QUOTA) or (plan.head == entry.job.id and plan.victims):
         return ""
-    if plan.head != entry.job.id:
+    if entry.turn is Turn.QUOTA and plan.head not in ("", entry.job.id):
         return "others yield to the first of the queue alone"
-    if not entry.may_start:
+    if entry.turn is Turn.NO_ROOM and plan.head != entry.job.id:
+        return "others yield to the first of the queue alone"
+    if entry.turn is Turn.NO_ROOM and not entry.may_start:
         return "jobs ahead of it start first"
     if starts_soon(entry.expected_s, config, now_s):
         return f"it is expected to start within {config.preempt_patience_s:.0f} s without one"

@@ -9,7 +9,7 @@ from controlplane.policy.asked import Need, near, require
 from controlplane.policy.budget import spent, unpaid
 from controlplane.policy.checkpoints import newest_loadable, skipped_corrupt
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.elastic import later_replicas, may_start_smaller
+from controlplane.policy.elastic import later_replicas, layout_for, may_start_smaller, quota_left, what_is_left
 from controlplane.policy.errors import PolicyError, Unsatisfiable
 from controlplane.policy.facts import (
     TERMINAL_JOB,
@@ -92,7 +92,7 @@ def place_attempt(snapshot: JobSnapshot, pool: Pool, layout: Layout, spare_nodes
     nodes = frozenset(place.node_id for replica in placements for place in replica)
     trusted = newest_loadable(snapshot.checkpoints, layout.parallelism, nodes)
     gave = snapshot.attempt is not None and snapshot.attempt.yielded > 0
-    later = later_replicas(snapshot.job.spec, layout, gave=gave)
+    later = later_replicas(snapshot.job.spec, layout, gave=gave or quota_left(snapshot) is not None)
     return PlaceAttempt(
         number=max(snapshot.attempt.number if snapshot.attempt else 0, snapshot.job.ahead.attempt) + 1,
         epoch=max(snapshot.job.epoch, snapshot.job.ahead.epoch) + 1,
@@ -148,7 +148,7 @@ def _place(snapshot: JobSnapshot, config: PolicyConfig) -> Decision:
         reason_code="capacity_found",
         sentence=f"Attempt {order.number} starts {number_of(layout.replicas, 'replica')}"
         f" on {number_of(len(nodes), 'node')}"
-        f" {resume_words(snapshot, order)} ({layout.reason}; {number_of(layout.idle_devices, 'device')} free).",
+        f" {resume_words(snapshot, order)} ({layout.reason}; {what_is_left(snapshot, layout)}).",
         key=f"place:{order.number}",
         actions=(order, SetJobState(to=RESUMES if snapshot.job.state is JobState.PREEMPTED else JobState.STARTING)),
         evidence={
@@ -194,14 +194,18 @@ def _arrange(
         need = msgspec.structs.replace(need, of_each=spec.resources.gpus_per_node)
         require(snapshot, need, config.fresh_s)
         try:
-            return *first_attempt(spec, pool), first_pool(spec, pool)
+            if quota_left(snapshot) is None:
+                return *first_attempt(spec, pool), first_pool(spec, pool)
         except PolicyError:
             if not may_start_smaller(spec, pool):
                 raise
-    layout = layout_for(snapshot, pool)
+    most = quota_left(snapshot)
+    layout = layout_for(snapshot, pool, most=most)
     require(snapshot, gang(snapshot, layout.replicas, layout.parallelism), config.fresh_s)
     placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism), tp=layout.parallelism.tp)
-    return layout, placements, best_effort_spares(spec, pool, placements), pool
+    ranks = sum(map(len, placements))
+    spared = most is None or ranks + max(0, spec.resources.spares.gpus) <= most
+    return layout, placements, best_effort_spares(spec, pool, placements) if spared else (), pool
 
 
 def gang(snapshot: JobSnapshot, replicas: int, parallelism: Parallelism) -> Need:
@@ -225,23 +229,6 @@ def first_attempt(spec: TrainSpec, pool: Pool) -> tuple[Layout, tuple[tuple[Plac
         wanted = spec.resources.gpu_type
         raise Unsatisfiable(f"{error} (of type {wanted})" if wanted else str(error)) from error
     return plan_layout(spec, max(replicas * per_replica, pool.size)), placements, spares
-
-
-def layout_for(snapshot: JobSnapshot, pool: Pool) -> Layout:
-    """The layout of the next attempt on `pool`. Raises NoLayout."""
-    spec, inside = snapshot.job.spec, dict(pool.nodes)
-    sizes = [
-        device.memory_bytes
-        for node in snapshot.nodes
-        for device in node.devices
-        if device.index in inside.get(node.id, ()) and device.memory_bytes is not None
-    ]
-    told = snapshot.elsewhere
-    if told is not None and told.memory_bytes is not None:
-        sizes.append(told.memory_bytes)
-    return plan_layout(
-        spec, pool.size, allow_relayout=spec.resiliency.allow_relayout, memory_bytes=min(sizes, default=None)
-    )
 
 
 def best_effort_spares(spec: TrainSpec, pool: Pool, placements: tuple[tuple[Placement, ...], ...]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The head of the queue lacks room, and jobs of lower priority may yield: ask those that lose the least.
+"""The head of the queue lacks room, or quota, and jobs of lower priority may yield: ask those that lose the least.
 
 The queue's plan names them (`policy.queue.preempt`). Each is asked by a request of its own and answers in its own
 pass: for some of its replicas (`give_replicas`), whose others train on, or for all it has (`preempt_request`), which
@@ -10,7 +10,7 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import attempt_live
 from controlplane.policy.ladder import attempt_due_s
 from controlplane.policy.plan import Alternative, AskPreemption, Decision
-from controlplane.policy.queue.place import QueuePlace, Victim
+from controlplane.policy.queue.place import QueuePlace, Turn, Victim
 from controlplane.policy.requests import why_over
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.policy.titles import number_of
@@ -43,14 +43,14 @@ def _ask(snapshot: JobSnapshot, place: QueuePlace) -> Decision:
         choice="preempt",
         reason_code="outranked",
         sentence=f"{named(victims)} {'is' if len(victims) == 1 else 'are'} asked to {what} to this job of"
-        f" priority {priority}: that is expected to lose the least, {lost_gpu_s:.0f} GPU-seconds.",
+        f" priority {priority}{_quota(place)}: that is expected to lose the least, {lost_gpu_s:.0f} GPU-seconds.",
         key="make_room:" + ",".join(f"{victim.id}.{victim.attempt}.{victim.asked}" for victim in victims),
         actions=tuple(
             AskPreemption(
                 victim=victim.id,
                 attempt=victim.attempt,
                 lost_gpu_s=victim.lost_gpu_s,
-                why=f"{_because(victim, priority)}; {chosen}: {loses(victim)}",
+                why=f"{_because(victim, priority)}{_quota(place)}; {chosen}: {loses(victim)}",
                 gives=victim.gives,
             )
             for victim in victims
@@ -75,6 +75,11 @@ def named(victims: tuple[Victim, ...]) -> str:
 def _because(victim: Victim, priority: int) -> str:
     """Why it yields to a job of this priority."""
     return f"{victim.borrows} uses more than its quota" if victim.borrows else f"priority {priority}"
+
+
+def _quota(place: QueuePlace) -> str:
+    """Where it lacks no devices, but those of its project's quota."""
+    return ", for which the quota of its project has too few devices left" if place.turn is Turn.QUOTA else ""
 
 
 def _part(victim: Victim) -> str:

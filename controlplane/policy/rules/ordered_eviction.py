@@ -25,6 +25,7 @@ from controlplane.policy.facts import (
 )
 from controlplane.policy.failures import actionable
 from controlplane.policy.first_view import first_members
+from controlplane.policy.leaving import BY, is_by_end
 from controlplane.policy.plan import (
     ORDERED,
     Action,
@@ -40,7 +41,7 @@ from controlplane.policy.plan import (
 from controlplane.policy.pools import why_none
 from controlplane.policy.proved import Failure
 from controlplane.policy.relief import is_coming
-from controlplane.policy.requests import GIVE
+from controlplane.policy.requests import GIVE, KNOWN_END
 from controlplane.policy.rules.admit_joiner import at_step
 from controlplane.policy.rules.replica_failure import end_processes, eviction, places, settled_by
 from controlplane.policy.slots import gives, going, room
@@ -52,7 +53,7 @@ from controlplane.protocol.states import JobState, ReplicaState
 RULE = "ordered_eviction"
 _NO_WAIT = "a person requested its eviction; its processes have ended"
 Ids = tuple[str, ...]
-AGAIN = "It leaves at once, as requested"
+AT_ONCE = "It leaves at once"
 
 
 def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
@@ -61,7 +62,11 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     if not attempt_live(snapshot) or snapshot.job.finished or snapshot.job.cancel_requested:
         return ()
     failures = actionable(snapshot, config)
-    return _ended(snapshot, config, failures) if failures else leave(snapshot, config, going(snapshot), AGAIN)
+    if failures:
+        return _ended(snapshot, config, failures)
+    who = going(snapshot)
+    why = AT_ONCE if all(is_by_end(snapshot, replica) for replica in who) else f"{AT_ONCE}, as requested"
+    return leave(snapshot, config, who, why)
 
 
 def as_ordered(replica: ReplicaFact) -> Failure:
@@ -99,6 +104,13 @@ def _nobody_waits(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaF
     if is_member(snapshot, replica) or replica in first_members(snapshot, config):
         return False
     return not is_left_out(snapshot, replica) or has_committed(snapshot) or too_small(snapshot)
+
+
+def rule_of(snapshot: JobSnapshot, who: tuple[ReplicaFact, ...]) -> str:
+    """In whose name they leave: what is no person's order is no fault of anything, and opens no incident."""
+    if all(gives(snapshot, replica) for replica in who):
+        return GIVE
+    return KNOWN_END if all(is_by_end(snapshot, replica) for replica in who) else RULE
 
 
 def leave_view(
@@ -175,7 +187,7 @@ def _decided(
 ) -> Decision:
     """What comes of their orders in this epoch."""
     return Decision(
-        rule=GIVE if all(gives(snapshot, replica) for replica in who) else RULE,
+        rule=rule_of(snapshot, who),
         choice=choice,
         reason_code=ORDERED,
         sentence=f"{_orders(who)}. {sentence}",
@@ -194,7 +206,9 @@ def _ended(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure,
     base = eviction(snapshot, config, failures)
     others = tuple(_reason(other) for other in base.alternatives)
     sentence = _sentence(snapshot, failures, base)
-    return (msgspec.structs.replace(base, rule=RULE, sentence=sentence, alternatives=others),)
+    name = rule_of(snapshot, tuple(failure.replica for failure in failures))
+    named = name if name == KNOWN_END else RULE
+    return (msgspec.structs.replace(base, rule=named, sentence=sentence, alternatives=others),)
 
 
 def _reason(other: Alternative) -> Alternative:
@@ -211,4 +225,8 @@ def _sentence(snapshot: JobSnapshot, failures: tuple[Failure, ...], base: Decisi
 
 
 def _orders(who: tuple[ReplicaFact, ...]) -> str:
-    return "; ".join(f"Replica {replica.index} leaves as requested ({replica.ordered_out})" for replica in who)
+    return "; ".join(
+        f"Replica {replica.index} leaves{'' if replica.ordered_out.startswith(BY) else ' as requested'}"
+        f" ({replica.ordered_out})"
+        for replica in who
+    )

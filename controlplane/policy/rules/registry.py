@@ -22,6 +22,7 @@ from controlplane.policy.rules import (
     fault_request,
     give_replicas,
     grow,
+    known_end,
     leave_out,
     lifecycle,
     look,
@@ -91,6 +92,11 @@ RULES: tuple[Rule, ...] = (
         name=give_replicas.RULE,
         decide=give_replicas.rule,
         what="an urgent job needs devices of some replicas: they leave by a view, the others train on",
+    ),
+    Rule(
+        name=known_end.RULE,
+        decide=known_end.rule,
+        what="a node is known to leave: have everything on it leave before, in the cheapest way that fits",
     ),
     Rule(
         name=resume_request.RULE,

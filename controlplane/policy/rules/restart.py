@@ -13,6 +13,7 @@ from controlplane.policy.asked import require
 from controlplane.policy.budget import spent as spent_budget
 from controlplane.policy.checkpoints import Astray, fall_back, led_astray, newest_trusted
 from controlplane.policy.config import PolicyConfig
+from controlplane.policy.elastic import layout_for
 from controlplane.policy.ends import BAD_NUMBERS, SPIKED, TOO_FEW, RestartReason, restart_reason
 from controlplane.policy.errors import PolicyError
 from controlplane.policy.failures import actionable
@@ -35,7 +36,6 @@ from controlplane.policy.proved import Failure
 from controlplane.policy.rules.lifecycle import (
     best_effort_spares,
     gang,
-    layout_for,
     place_attempt,
     resume_words,
 )

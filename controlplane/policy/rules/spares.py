@@ -11,6 +11,7 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.errors import PolicyError
 from controlplane.policy.facts import attempt_live, current_view, live_replicas, node_name, nodes_of
 from controlplane.policy.failures import find_failures
+from controlplane.policy.leaving import closed
 from controlplane.policy.placement import PLACEABLE, choose_spares
 from controlplane.policy.plan import Decision, KeepSpares
 from controlplane.policy.pools import pool_for
@@ -29,7 +30,8 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     if empty_slots(snapshot) or current_view(snapshot) is None or find_failures(snapshot, config):
         return ()
     mine = [node for node in snapshot.nodes if node.reserved_for == job.id]
-    good = [node for node in mine if _usable(node)]
+    leaves = closed(snapshot, config)
+    good = [node for node in mine if _usable(node) and node.id not in leaves]
     short = settings.gpus - sum(_devices(node) for node in good)
     yielded = snapshot.attempt is not None and snapshot.attempt.yielded > 0
     fresh, lacks = ((), False) if yielded else _more(snapshot, config, short)
@@ -76,7 +78,9 @@ def _decision(snapshot: JobSnapshot, keep: KeepSpares, lacks: bool, short: int) 
 
     said = [f"{names(keep.reserve)} wait{'' if len(keep.reserve) > 1 else 's'} as spare" if keep.reserve else ""]
     said.append(
-        f"{names(keep.release)} no longer, being in use, out of service or out of reach" if keep.release else ""
+        f"{names(keep.release)} no longer, being in use, out of service or out of reach, or about to leave"
+        if keep.release
+        else ""
     )
     again = tuple(node for node in keep.warm if node not in keep.reserve)
     said.append(f"the rank hosts on {names(again)} are warmed again" if again else "")

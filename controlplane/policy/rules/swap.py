@@ -144,7 +144,7 @@ def takes_its_place(snapshot: JobSnapshot, start: StartReplica) -> str:
 def _start(snapshot: JobSnapshot, replica: ReplicaFact, start: StartReplica) -> Decision:
     """As ordered, for a slow one is relieved with its successor's start."""
     return Decision(
-        rule=ordered_eviction.RULE if replica.ordered_out else RULE,
+        rule=ordered_eviction.rule_of(snapshot, (replica,)) if replica.ordered_out else RULE,
         choice=ways.BESIDE,
         reason_code=ORDERED if replica.ordered_out else "relieved",
         sentence=f"{_why((replica,))}. {takes_its_place(snapshot, start)}",

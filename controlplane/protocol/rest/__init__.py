@@ -34,8 +34,10 @@ from controlplane.protocol.rest.fleet import (
     HeldBy,
     Node,
     NodeDetail,
+    NodeEnd,
     Overview,
     Series,
+    Window,
 )
 from controlplane.protocol.rest.jobs import (
     Attempt,
@@ -166,6 +168,7 @@ __all__ = [
     "Member",
     "Node",
     "NodeDetail",
+    "NodeEnd",
     "Overview",
     "Part",
     "Phase",
@@ -215,6 +218,7 @@ __all__ = [
     "Version",
     "WaitingJob",
     "Wall",
+    "Window",
     "XidAround",
     "Yielding",
 ]

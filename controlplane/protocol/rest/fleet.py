@@ -64,10 +64,35 @@ class Device(Answer, frozen=True, kw_only=True):
     capabilities: words.Capabilities = {}
 
 
+class NodeEnd(Answer, frozen=True, kw_only=True):
+    """When a node is known to leave, and to be back (None: nobody knows): by a `spot` notice of its provider, or a
+    maintenance `window` that `who` set."""
+
+    id: str
+    source: words.EndSource
+    leaves_at: str
+    back_at: str | None
+    reason: str
+    who: str
+
+
+class Window(NodeEnd, frozen=True, kw_only=True):
+    """A known end of a node. `over_at`: since when it does not hold any more, and why (`over_by`); a window whose time
+    has passed has none."""
+
+    node_id: str
+    node_name: str
+    said_at: str
+    over_at: str | None
+    over_by: str
+    capabilities: words.Capabilities = {}
+
+
 class Node(Answer, frozen=True, kw_only=True):
     """A machine with an agent. `segment`: its NVLink domain or network block, "" if not said.
     `revoked`: its key is worth nothing. `held`: it enrolled with a token that holds, and gets no
-    work until an administrator confirms it. `not_heard`: of each job on it, while it is not."""
+    work until an administrator confirms it. `not_heard`: of each job on it, while it is not. `known_end`: when it
+    leaves next, or that it is away; None: nobody knows of an end."""
 
     id: str
     name: str
@@ -85,6 +110,7 @@ class Node(Answer, frozen=True, kw_only=True):
     agent_cpu_ratio: float | None = None
     agent_rss_bytes: int | None = None
     not_heard: list[NotHeard] = []
+    known_end: NodeEnd | None = None
     capabilities: words.Capabilities = {}
 
 

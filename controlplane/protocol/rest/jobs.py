@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from controlplane.protocol.rest import words
 from controlplane.protocol.rest.base import Answer, FieldError, Json
-from controlplane.protocol.rest.recovery import Signal
+from controlplane.protocol.rest.recovery import Certificate, Signal
 
 
 class NotHeard(Answer, frozen=True, kw_only=True):
@@ -97,7 +97,8 @@ class Layout(Answer, frozen=True, kw_only=True):
 
 
 class Attempt(Answer, frozen=True, kw_only=True):
-    """One launch of a job with one layout."""
+    """One launch of a job with one layout. `certificate`: of one that continued after a preemption, that no step was
+    lost by it and none trained otherwise (null: it did not follow one)."""
 
     number: int
     state: words.AttemptState
@@ -107,6 +108,7 @@ class Attempt(Answer, frozen=True, kw_only=True):
     started_at: str
     ended_at: str | None
     end_reason: str
+    certificate: Certificate | None = None
 
 
 class Spare(Answer, frozen=True, kw_only=True):

@@ -6,9 +6,9 @@ Scalar = str | int | float | None
 
 
 class PolicyField(Answer, frozen=True, kw_only=True):
-    """One setting. `value` in force here, `set_by`: default, fleet or job; `least` and `most` that a document may say,
-    in `unit`. `source` of the default (own value, measured, source) and `because` of what. `safer`: the direction in
-    which a job's policy may move it; "": it is the fleet's alone."""
+    """One setting. `value` in force here, `set_by`: default, fleet, project or job; `least` and `most` that a document
+    may say, in `unit`. `source` of the default (own value, measured, source) and `because` of what. `safer`: the
+    direction in which a project's or job's policy may move it; "": it is the fleet's alone."""
 
     name: str
     group: str
@@ -34,10 +34,11 @@ class PolicyMeasure(Answer, frozen=True, kw_only=True):
 
 
 class Policy(Answer, frozen=True, kw_only=True):
-    """The policy of the fleet (`job_id` null) or of a job. `number` of the newest document (0: none, all is by
-    default), which is `document`, and `text` as YAML. `version`: what decisions by it carry. `rules` that obey a mode;
-    `modes` and `xids` in force."""
+    """The policy of the fleet, of a `project`, or of a job (`job_id`) in its project. `number` of the newest document
+    (0: none, all is as above it), which is `document`, and `text` as YAML. `version`: what decisions by it carry.
+    `rules` that obey a mode; `modes` and `xids` in force."""
 
+    project: str | None
     job_id: str | None
     job_name: str | None
     number: int

@@ -35,7 +35,9 @@ class Command(Answer, frozen=True, kw_only=True):
 
 class Decision(Answer, frozen=True, kw_only=True):
     """One decision with its evidence. `routine`: part of an orderly protocol. `job_id` None: it is
-    about the fleet. `verdict`: what people said last of one that was only recommended (`mode`), "" for nothing."""
+    about the fleet. `verdict`: what people said last of one that was only recommended (`mode`), "" for nothing.
+    `policy_documents`: the number of the document of the fleet and, about a job, of its project and its own that made
+    the policy `policy_version` (0: there was none; null: decided by an earlier release)."""
 
     id: str
     job_id: str | None
@@ -59,6 +61,7 @@ class Decision(Answer, frozen=True, kw_only=True):
     verdict: words.Verdict
     commands: list[Command] = []
     job_name: str | None = None
+    policy_documents: dict[str, int] | None = None
 
 
 class Word(Answer, frozen=True, kw_only=True):

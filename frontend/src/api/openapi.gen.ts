@@ -1133,6 +1133,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/nodes/{node_id}:maintain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Set a maintenance window of a node
+         * @description It is empty when the window starts, takes no start that is not expected to be over before, and takes work again
+         *     when it is over. `/windows/{window}:cancel` takes it back.
+         */
+        post: operations["controlplane_api_routers_windows_maintain"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/nodes/{node_id}:re-enrol": {
         parameters: {
             query?: never;
@@ -1303,8 +1324,8 @@ export interface paths {
         };
         /**
          * The policy in force
-         * @description Of the fleet, or of a job: the document, every field in force with the provenance of its default, and what was
-         *     measured here of the things that its timeouts bound.
+         * @description Of the fleet, a project or a job: the document, every field in force with the provenance of its default, and what
+         *     was measured here of the things that its timeouts bound.
          */
         get: operations["controlplane_api_routers_policy_get_policy"];
         put?: never;
@@ -1467,8 +1488,9 @@ export interface paths {
         put?: never;
         /**
          * Change a policy
-         * @description A document that names the fields that differ from the defaults, or for a job from the fleet's. 422 with every
-         *     fault; 409 where `parent` is not the newest version any more, so that two editors never overwrite each other.
+         * @description A document that names the fields that differ from the defaults, or for a project or job from what is above it.
+         *     422 with every fault; 409 where `parent` is not the newest version any more, so that two editors never overwrite
+         *     each other.
          */
         post: operations["controlplane_api_routers_policy_put"];
         delete?: never;
@@ -1772,6 +1794,52 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/windows": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List windows
+         * @description When nodes are known to leave, by windows and by notices of their providers; newest first.
+         */
+        get: operations["controlplane_api_routers_windows_list_windows"];
+        put?: never;
+        /**
+         * Set a maintenance window
+         * @description Over some nodes, or those that are in a segment now. They are empty when it starts, and take no start that is not
+         *     expected to be over before.
+         */
+        post: operations["controlplane_api_routers_windows_set_window"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/windows/{window_id}:cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel a window
+         * @description The node stays: what has not left it stays too. A notice of a provider can be called wrong so. 409 where it is
+         *     over.
+         */
+        post: operations["controlplane_api_routers_windows_cancel"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1779,7 +1847,7 @@ export interface components {
         /**
          * Accepted
          * @description An order was taken; its effect follows. `request`: the id of the request that it became, which tells
-         *         what comes of it.
+         *         what comes of it; `window`: of the window that was set, over its first node.
          */
         Accepted: {
             /** @default [] */
@@ -1789,6 +1857,8 @@ export interface components {
             detail: string;
             /** @default null */
             request: string | null;
+            /** @default null */
+            window: string | null;
         };
         /**
          * AllocationsTraced
@@ -1811,9 +1881,12 @@ export interface components {
         };
         /**
          * Attempt
-         * @description One launch of a job with one layout.
+         * @description One launch of a job with one layout. `certificate`: of one that continued after a preemption, that no step was
+         *         lost by it and none trained otherwise (null: it did not follow one).
          */
         Attempt: {
+            /** @default null */
+            certificate: components["schemas"]["Certificate"] | null;
             end_reason: string;
             ended_at: string | null;
             layout: components["schemas"]["Layout"];
@@ -2152,6 +2225,8 @@ export interface components {
          * Decision
          * @description One decision with its evidence. `routine`: part of an orderly protocol. `job_id` None: it is
          *         about the fleet. `verdict`: what people said last of one that was only recommended (`mode`), "" for nothing.
+         *         `policy_documents`: the number of the document of the fleet and, about a job, of its project and its own that made
+         *         the policy `policy_version` (0: there was none; null: decided by an earlier release).
          */
         Decision: {
             actions: Record<string, unknown>[];
@@ -2174,6 +2249,10 @@ export interface components {
             /** @default null */
             job_name: string | null;
             mode: string;
+            /** @default null */
+            policy_documents: {
+                [key: string]: number;
+            } | null;
             policy_version: string;
             reason_code: string;
             routine: boolean;
@@ -2214,6 +2293,10 @@ export interface components {
             /** @default null */
             job_name: string | null;
             mode: string;
+            /** @default null */
+            policy_documents: {
+                [key: string]: number;
+            } | null;
             policy_version: string;
             reach: string[];
             reason_code: string;
@@ -2402,10 +2485,16 @@ export interface components {
             before: number;
             /**
              * Job Id
-             * @description Of this job; without it the fleet's.
+             * @description Of this job; without it and a project the fleet's.
              * @default
              */
             job_id: string;
+            /**
+             * Project
+             * @description Of this project; not together with a job.
+             * @default
+             */
+            project: string;
         };
         /**
          * DryRun
@@ -3373,6 +3462,22 @@ export interface components {
             username: string;
         };
         /**
+         * Maintenance
+         * @description Over these nodes, by id; or over those in a `segment`.
+         */
+        Maintenance: {
+            /** Format: date-time */
+            ends_at: string;
+            /** @default [] */
+            nodes: string[];
+            /** @description Why; kept in the audit log. */
+            reason: string;
+            /** @default  */
+            segment: string;
+            /** Format: date-time */
+            starts_at: string;
+        };
+        /**
          * Me
          * @description Who is asking. `roles`: the scopes held in the fleet; `projects`: by name of each project that is seen, the scope
          *         in it. `csrf` goes into X-CSRFToken for writes with a session.
@@ -3506,12 +3611,14 @@ export interface components {
         /**
          * NewPolicy
          * @description A policy document as YAML or JSON `text`. `parent`: the newest version that its author knows, 0 where there is
-         *         none. `job_id`: of this job; "": the fleet's.
+         *         none. `job_id`: of this job, `project`: of this project; neither: the fleet's.
          */
         NewPolicy: {
             /** @default  */
             job_id: string;
             parent: number;
+            /** @default  */
+            project: string;
             /** @description Why; kept in the audit log. */
             reason: string;
             text: string;
@@ -3569,7 +3676,8 @@ export interface components {
          * Node
          * @description A machine with an agent. `segment`: its NVLink domain or network block, "" if not said.
          *         `revoked`: its key is worth nothing. `held`: it enrolled with a token that holds, and gets no
-         *         work until an administrator confirms it. `not_heard`: of each job on it, while it is not.
+         *         work until an administrator confirms it. `not_heard`: of each job on it, while it is not. `known_end`: when it
+         *         leaves next, or that it is away; None: nobody knows of an end.
          */
         Node: {
             /** @default null */
@@ -3586,6 +3694,8 @@ export interface components {
             /** @default false */
             held: boolean;
             id: string;
+            /** @default null */
+            known_end: components["schemas"]["NodeEnd"] | null;
             /** @default null */
             last_seen_age_s: number | null;
             name: string;
@@ -3626,6 +3736,8 @@ export interface components {
             held: boolean;
             id: string;
             /** @default null */
+            known_end: components["schemas"]["NodeEnd"] | null;
+            /** @default null */
             last_seen_age_s: number | null;
             name: string;
             /** @default [] */
@@ -3644,6 +3756,20 @@ export interface components {
             state_since: string;
             /** @default [] */
             unheard: components["schemas"]["Unheard"][];
+        };
+        /**
+         * NodeEnd
+         * @description When a node is known to leave, and to be back (None: nobody knows): by a `spot` notice of its provider, or a
+         *         maintenance `window` that `who` set.
+         */
+        NodeEnd: {
+            back_at: string | null;
+            id: string;
+            leaves_at: string;
+            reason: string;
+            /** @enum {string} */
+            source: "spot" | "window";
+            who: string;
         };
         /**
          * NodeFilter
@@ -3805,9 +3931,9 @@ export interface components {
         };
         /**
          * Policy
-         * @description The policy of the fleet (`job_id` null) or of a job. `number` of the newest document (0: none, all is by
-         *         default), which is `document`, and `text` as YAML. `version`: what decisions by it carry. `rules` that obey a mode;
-         *         `modes` and `xids` in force.
+         * @description The policy of the fleet, of a `project`, or of a job (`job_id`) in its project. `number` of the newest document
+         *         (0: none, all is as above it), which is `document`, and `text` as YAML. `version`: what decisions by it carry.
+         *         `rules` that obey a mode; `modes` and `xids` in force.
          */
         Policy: {
             document: Record<string, unknown>;
@@ -3819,6 +3945,7 @@ export interface components {
                 [key: string]: string;
             };
             number: number;
+            project: string | null;
             rules: string[];
             text: string;
             version: string;
@@ -3846,9 +3973,9 @@ export interface components {
         };
         /**
          * PolicyField
-         * @description One setting. `value` in force here, `set_by`: default, fleet or job; `least` and `most` that a document may say,
-         *         in `unit`. `source` of the default (own value, measured, source) and `because` of what. `safer`: the direction in
-         *         which a job's policy may move it; "": it is the fleet's alone.
+         * @description One setting. `value` in force here, `set_by`: default, fleet, project or job; `least` and `most` that a document
+         *         may say, in `unit`. `source` of the default (own value, measured, source) and `because` of what. `safer`: the
+         *         direction in which a project's or job's policy may move it; "": it is the fleet's alone.
          */
         PolicyField: {
             because: string;
@@ -3901,6 +4028,8 @@ export interface components {
             /** @default  */
             job_id: string;
             parent: number;
+            /** @default  */
+            project: string;
             /** @description Why; kept in the audit log. */
             reason: string;
             to: number;
@@ -3912,10 +4041,16 @@ export interface components {
         PolicyScope: {
             /**
              * Job Id
-             * @description Of this job; without it the fleet's.
+             * @description Of this job; without it and a project the fleet's.
              * @default
              */
             job_id: string;
+            /**
+             * Project
+             * @description Of this project; not together with a job.
+             * @default
+             */
+            project: string;
         };
         /**
          * PolicyVersion
@@ -4321,7 +4456,8 @@ export interface components {
         /**
          * ReplayPolicy
          * @description The decisions of the last `since_s` seconds, from `cursor` on, at most `limit` of a page. `text`: by this
-         *         document of the fleet (`job_id` "") or of a job; null: each by its own policy, of this job or of all.
+         *         document of the fleet, of a `project` or of a job (`job_id`); null: each by its own policy, of this job, of the
+         *         project's jobs or of all.
          */
         ReplayPolicy: {
             /** @default  */
@@ -4330,6 +4466,8 @@ export interface components {
             job_id: string;
             /** @default 500 */
             limit: number;
+            /** @default  */
+            project: string;
             since_s: number;
             /** @default null */
             text: string | null;
@@ -5365,7 +5503,7 @@ export interface components {
             cursor?: string | null;
             /**
              * Job Id
-             * @description Of this job; without it the fleet's.
+             * @description Of this job; without it and a project the fleet's.
              * @default
              */
             job_id: string;
@@ -5375,6 +5513,12 @@ export interface components {
              * @default 50
              */
             limit: number;
+            /**
+             * Project
+             * @description Of this project; not together with a job.
+             * @default
+             */
+            project: string;
         };
         /**
          * WaitingJob
@@ -5443,6 +5587,47 @@ export interface components {
              * @default 0
              */
             run: number;
+        };
+        /**
+         * Window
+         * @description When a node is away, as ISO-8601 with a time zone, and why.
+         */
+        Window: {
+            /** Format: date-time */
+            ends_at: string;
+            /** @description Why; kept in the audit log. */
+            reason: string;
+            /** Format: date-time */
+            starts_at: string;
+        };
+        /**
+         * WindowFilter
+         * @description Query of the list of windows.
+         */
+        WindowFilter: {
+            /**
+             * Cursor
+             * @description `next` of the page before.
+             */
+            cursor?: string | null;
+            /**
+             * Holds
+             * @description Only those that are not over.
+             * @default false
+             */
+            holds: boolean;
+            /**
+             * Limit
+             * @description Rows of a page.
+             * @default 50
+             */
+            limit: number;
+            /**
+             * Node Id
+             * @description Only of this node.
+             * @default
+             */
+            node_id: string;
         };
         /**
          * WithReason
@@ -5676,6 +5861,7 @@ export type LocalTier = components['schemas']['LocalTier'];
 export type Log = components['schemas']['Log'];
 export type LogQuery = components['schemas']['LogQuery'];
 export type Login = components['schemas']['Login'];
+export type Maintenance = components['schemas']['Maintenance'];
 export type Me = components['schemas']['Me'];
 export type Member = components['schemas']['Member'];
 export type Metadata = components['schemas']['Metadata'];
@@ -5690,6 +5876,7 @@ export type NewShadow = components['schemas']['NewShadow'];
 export type NewToken = components['schemas']['NewToken'];
 export type Node = components['schemas']['Node'];
 export type NodeDetail = components['schemas']['NodeDetail'];
+export type NodeEnd = components['schemas']['NodeEnd'];
 export type NodeFilter = components['schemas']['NodeFilter'];
 export type NotHeard = components['schemas']['NotHeard'];
 export type Numerics = components['schemas']['Numerics'];
@@ -5778,6 +5965,8 @@ export type WaitingJob = components['schemas']['WaitingJob'];
 export type Wall = components['schemas']['Wall'];
 export type WatchQuery = components['schemas']['WatchQuery'];
 export type WhichShadow = components['schemas']['WhichShadow'];
+export type Window = components['schemas']['Window'];
+export type WindowFilter = components['schemas']['WindowFilter'];
 export type WithReason = components['schemas']['WithReason'];
 export type Word = components['schemas']['Word'];
 export type XidAround = components['schemas']['XidAround'];
@@ -7932,6 +8121,45 @@ export interface operations {
             503: components["responses"]["Problem503"];
         };
     };
+    controlplane_api_routers_windows_maintain: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                node_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Window"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
     controlplane_api_routers_identity_re_enrol: {
         parameters: {
             query?: never;
@@ -8227,8 +8455,10 @@ export interface operations {
     controlplane_api_routers_policy_get_policy: {
         parameters: {
             query?: {
-                /** @description Of this job; without it the fleet's. */
+                /** @description Of this job; without it and a project the fleet's. */
                 job_id?: string;
+                /** @description Of this project; not together with a job. */
+                project?: string;
             };
             header?: never;
             path?: never;
@@ -8258,8 +8488,10 @@ export interface operations {
     controlplane_api_routers_policy_diff: {
         parameters: {
             query: {
-                /** @description Of this job; without it the fleet's. */
+                /** @description Of this job; without it and a project the fleet's. */
                 job_id?: string;
+                /** @description Of this project; not together with a job. */
+                project?: string;
                 before: number;
                 after: number;
             };
@@ -8465,8 +8697,10 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
-                /** @description Of this job; without it the fleet's. */
+                /** @description Of this job; without it and a project the fleet's. */
                 job_id?: string;
+                /** @description Of this project; not together with a job. */
+                project?: string;
             };
             header?: never;
             path?: never;
@@ -9104,6 +9338,123 @@ export interface operations {
             400: components["responses"]["Problem400"];
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_windows_list_windows: {
+        parameters: {
+            query?: {
+                /** @description Rows of a page. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                cursor?: string | null;
+                /** @description Only of this node. */
+                node_id?: string;
+                /** @description Only those that are not over. */
+                holds?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        as_of_seq: number;
+                        items: components["schemas"]["Window"][];
+                        next: string | null;
+                        total?: number | null;
+                    };
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_windows_set_window: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Maintenance"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_windows_cancel: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                window_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WithReason"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];

@@ -7,6 +7,7 @@ import { live } from "../live/store";
 import { get } from "./client";
 import type { Answer, Item, Named, Query, Readable } from "./types";
 import type * as t from "./types";
+import { type PolicyOf, chosen } from "../lib/policy";
 
 export const POLL_MS = 15_000;
 const LOG_POLL_MS = 2_000;
@@ -73,14 +74,14 @@ export const version = () =>
 export const overview = () =>
   queryOptions({ queryKey: keys.overview, queryFn: ({ signal }) => get("/overview", {}, {}, signal), refetchInterval: every(POLL_MS) });
 
-/** Of the fleet, or of a job. */
-export const policy = (job: string) =>
-  queryOptions({ queryKey: [...keys.policy, job], queryFn: ({ signal }) => get("/policy", {}, { job_id: job }, signal), refetchInterval: every(POLL_MS) });
-export const policyVersions = (job: string) => listOf([...keys.policy, job, "versions"], "/policy/versions", {}, { job_id: job });
+/** Of the fleet, of a project or of a job. */
+export const policy = (of: PolicyOf) =>
+  queryOptions({ queryKey: [...keys.policy, chosen(of)], queryFn: ({ signal }) => get("/policy", {}, { ...of }, signal), refetchInterval: every(POLL_MS) });
+export const policyVersions = (of: PolicyOf) => listOf([...keys.policy, chosen(of), "versions"], "/policy/versions", {}, { ...of });
 export const policyShadow = () =>
   queryOptions({ queryKey: [...keys.policy, "shadow"], queryFn: ({ signal }) => get("/policy/shadow", {}, {}, signal), refetchInterval: every(POLL_MS) });
-export const policyDiff = (before: number, after: number, job: string) =>
-  queryOptions({ queryKey: [...keys.policy, job, "diff", before, after], queryFn: ({ signal }) => get("/policy/diff", {}, { before, after, job_id: job }, signal) });
+export const policyDiff = (before: number, after: number, of: PolicyOf) =>
+  queryOptions({ queryKey: [...keys.policy, chosen(of), "diff", before, after], queryFn: ({ signal }) => get("/policy/diff", {}, { before, after, ...of }, signal) });
 
 export const jobs = (state: string, q: string, project = "") => listOf(keys.jobs, "/jobs", {}, { state, q, project });
 

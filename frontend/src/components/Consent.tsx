@@ -16,7 +16,7 @@ type Word = "approve" | "reject" | "hold";
 
 const ASKS: Record<Word, { title: string; label: string; does: string }> = {
   approve: { title: "Approve this decision", label: "Approve", does: "It is carried out as soon as the policy has looked again and still recommends it." },
-  reject: { title: "Reject this decision", label: "Reject", does: "It is not carried out. The job stays as it is until something else is decided, or somebody approves this after all." },
+  reject: { title: "Reject this decision", label: "Reject", does: "It is not carried out. Everything stays as it is until something else is decided, or somebody approves this after all." },
   hold: { title: "Hold this decision", label: "Hold", does: "It is not carried out by itself any more: it waits until somebody approves or rejects it." },
 };
 

@@ -3,6 +3,7 @@ import { type InfiniteData, useInfiniteQuery, type UseInfiniteQueryResult } from
 import { type ReactElement, useState } from "react";
 import * as queries from "../api/queries";
 import type { Decision, Incident, JobDetail, Page } from "../api/types";
+import { CertificateBadge } from "./Certificate";
 import { bytes, count, duration, words } from "../lib/format";
 import { layoutParts } from "../lib/layout";
 import { CopyButton, Empty, Loaded, Time } from "../ui/basics";
@@ -137,7 +138,7 @@ function Attempts({ job }: { job: JobDetail }): ReactElement {
   return (
     <Scroll label="Attempts">
       <table>
-        <thead><tr><th className="num">Attempt</th><th>State</th><th>Layout</th><th className="num">Replicas</th><th className="num">Resumed at step</th><th>Started</th><th>Ended</th><th>Why it ended</th></tr></thead>
+        <thead><tr><th className="num">Attempt</th><th>State</th><th>Layout</th><th className="num">Replicas</th><th className="num">Resumed at step</th><th>Started</th><th>Ended</th><th>Why it ended</th><th title="Of an attempt that continued after a preemption">Certificate</th></tr></thead>
         <tbody>
           {job.attempts.map((item) => (
             <tr key={item.number}>
@@ -149,6 +150,7 @@ function Attempts({ job }: { job: JobDetail }): ReactElement {
               <td><Time at={item.started_at} /></td>
               <td>{item.ended_at ? <Time at={item.ended_at} /> : <span className="muted">running</span>}</td>
               <td>{item.end_reason || <span className="muted">-</span>}</td>
+              <td title={item.certificate?.checks.map((check) => check.detail).join("; ")}>{item.certificate ? <CertificateBadge certificate={item.certificate} /> : <span className="muted">-</span>}</td>
             </tr>
           ))}
         </tbody>

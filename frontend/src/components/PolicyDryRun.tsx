@@ -3,7 +3,7 @@ import { type ReactElement, useState } from "react";
 import { Link } from "react-router";
 import { post } from "../api/client";
 import type { PolicyReplay } from "../api/types";
-import { type Change, type Differing, type DryRunResult, listed, merged } from "../lib/policy";
+import { type Change, type Differing, type DryRunResult, type PolicyOf, listed, merged } from "../lib/policy";
 import { paths } from "../lib/paths";
 import { useSubmitting } from "../lib/submitting";
 import { Empty, Panel, Problem, Time } from "../ui/basics";
@@ -12,7 +12,7 @@ import { Scroll } from "../ui/Scroll";
 const DAY_S = 86_400;
 const SHOWN = 100;
 
-export function PolicyDryRun({ text, job, changed }: { text: string; job: string; changed: boolean }): ReactElement {
+export function PolicyDryRun({ text, of, changed }: { text: string; of: PolicyOf; changed: boolean }): ReactElement {
   const [result, setResult] = useState<DryRunResult | null>(null);
   const [asked, setAsked] = useState("");
   const [seen, setSeen] = useState(0);
@@ -23,7 +23,7 @@ export function PolicyDryRun({ text, job, changed }: { text: string; job: string
     const pages: PolicyReplay[] = [];
     let cursor: string | null = "";
     while (cursor !== null) {
-      const page: PolicyReplay = await post("/policy:replay", {}, { since_s: days * DAY_S, text, job_id: job, cursor, limit: 500 });
+      const page: PolicyReplay = await post("/policy:replay", {}, { since_s: days * DAY_S, text, ...of, cursor, limit: 500 });
       pages.push(page);
       setSeen(pages.reduce((sum, each) => sum + each.replayed, 0));
       cursor = page.next;

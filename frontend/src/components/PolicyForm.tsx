@@ -9,7 +9,8 @@ const MODES = ["observe", "recommend", "enforce"];
 export function PolicyForm({ policy, text, write }: { policy: Policy; text: string; write: (text: string) => void }): ReactElement {
   const draft = draftFrom(text);
   if (!draft) return <p className="notice tone-warn" role="status">This text says more than the form can show, or is not finished: edit it as YAML.</p>;
-  const fields = policy.fields.filter((field) => !policy.job_id || field.safer !== "");
+  const narrows = policy.project !== null;
+  const fields = policy.fields.filter((field) => !narrows || field.safer !== "");
   const groups = [...new Set(fields.map((field) => field.group))];
   const set = (next: Draft): void => write(textFrom(next));
   const modes = typeof draft["rule_modes"] === "object" ? draft["rule_modes"] : {};
@@ -22,7 +23,7 @@ export function PolicyForm({ policy, text, write }: { policy: Policy; text: stri
           <label key={rule} className="policy-row">
             <span><code>{rule}</code></span>
             <select value={modes[rule] ?? ""} onChange={(event) => set(withRow(draft, "rule_modes", rule, event.target.value))}>
-              <option value="">{policy.job_id ? `as the fleet (${policy.modes[rule] ?? "enforce"})` : "enforce (default)"}</option>
+              <option value="">{narrows ? `as above (${policy.modes[rule] ?? "enforce"})` : "enforce (default)"}</option>
               {MODES.map((mode) => <option key={mode} value={mode}>{mode}</option>)}
             </select>
           </label>
@@ -36,7 +37,7 @@ export function PolicyForm({ policy, text, write }: { policy: Policy; text: stri
           ))}
         </details>
       ))}
-      {policy.job_id ? null : <p className="muted">Actions for XIDs (<code>xid_overrides</code>) are edited as YAML{Object.keys(policy.xids).length === 0 ? "" : `; in force: ${Object.entries(policy.xids).map(([xid, word]) => `${xid} ${word}`).join(", ")}`}.</p>}
+      {narrows ? null : <p className="muted">Actions for XIDs (<code>xid_overrides</code>) are edited as YAML{Object.keys(policy.xids).length === 0 ? "" : `; in force: ${Object.entries(policy.xids).map(([xid, word]) => `${xid} ${word}`).join(", ")}`}.</p>}
     </div>
   );
 }

@@ -4,6 +4,7 @@ import { type ReactElement, useState } from "react";
 import { post } from "../api/client";
 import * as queries from "../api/queries";
 import type { Policy } from "../api/types";
+import type { PolicyOf } from "../lib/policy";
 import { Empty, Loaded, Panel, Time } from "../ui/basics";
 import { ConfirmDialog } from "../ui/dialog";
 import { More } from "../ui/More";
@@ -12,16 +13,16 @@ import { Changes } from "./PolicyDryRun";
 
 interface Props {
   policy: Policy;
-  job: string;
+  of: PolicyOf;
   admin: boolean;
 }
 
-export function PolicyVersions({ policy, job, admin }: Props): ReactElement {
-  const query = useInfiniteQuery(queries.policyVersions(job));
+export function PolicyVersions({ policy, of, admin }: Props): ReactElement {
+  const query = useInfiniteQuery(queries.policyVersions(of));
   const [to, setTo] = useState<number | null>(null);
   const client = useQueryClient();
   const bringBack = async (reason: string): Promise<string> => {
-    const made = await post("/policy:rollback", {}, { to: to!, parent: policy.number, reason, job_id: job });
+    const made = await post("/policy:rollback", {}, { to: to!, parent: policy.number, reason, ...of });
     return `Version ${to} is in force again, as version ${made.number}.`;
   };
   const close = (): void => {
@@ -52,7 +53,7 @@ export function PolicyVersions({ policy, job, admin }: Props): ReactElement {
                         <td>{row.number === policy.number ? <span className="muted">in force</span> : back(row.number)}</td>
                       </tr>
                     ))}
-                    <tr><td className="num">0</td><td className="muted" colSpan={3}>{policy.job_id ? "as the fleet's" : "the defaults"}</td><td>{back(0)}</td></tr>
+                    <tr><td className="num">0</td><td className="muted" colSpan={3}>{policy.job_id || policy.project ? "as what is above it" : "the defaults"}</td><td>{back(0)}</td></tr>
                   </tbody>
                 </table>
               </Scroll>
@@ -64,14 +65,14 @@ export function PolicyVersions({ policy, job, admin }: Props): ReactElement {
       {to !== null ? (
         <ConfirmDialog
           title={`Bring version ${to} back`} confirmLabel={`Bring version ${to} back`} danger onClose={close} onConfirm={bringBack}
-          blastRadius={<Difference before={policy.number} after={to} job={job} />}
+          blastRadius={<Difference before={policy.number} after={to} of={of} />}
         />
       ) : null}
     </Panel>
   );
 }
 
-function Difference({ before, after, job }: { before: number; after: number; job: string }): ReactElement {
-  const query = useQuery(queries.policyDiff(before, after, job));
+function Difference({ before, after, of }: { before: number; after: number; of: PolicyOf }): ReactElement {
+  const query = useQuery(queries.policyDiff(before, after, of));
   return <Loaded query={query}>{(diff) => <>It is in force with each job's next pass, and changes:<Changes changes={diff.changes} /></>}</Loaded>;
 }

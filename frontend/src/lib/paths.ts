@@ -11,7 +11,7 @@ export const paths = {
   queue: () => "/queue",
   access: () => "/access",
   ledger: (query: Record<string, string> = {}) => `/ledger${Object.keys(query).length > 0 ? `?${new URLSearchParams(query)}` : ""}`,
-  policies: (job?: string) => `/policies${job ? `?job=${job}` : ""}`,
+  policies: (project?: string) => `/policies${project ? `?project=${encodeURIComponent(project)}` : ""}`,
   projects: () => "/projects",
   project: (name: string) => `/projects/${name}`,
   nodes: () => "/nodes",

@@ -1,6 +1,26 @@
 import { describe, expect, it } from "vitest";
 import type { PolicyReplay } from "../api/types";
-import { draftFrom, listed, merged, textFrom, withField, withRow } from "./policy";
+import { chosen, documentsText, draftFrom, listed, mayChange, merged, paramsOf, policyOf, textFrom, withField, withRow } from "./policy";
+
+describe("whose policy", () => {
+  it("goes from the address to the chooser and back", () => {
+    for (const address of ["", "project=vision", "job=job_1"]) {
+      const of = policyOf(new URLSearchParams(address));
+      expect(new URLSearchParams(paramsOf(chosen(of))).toString()).toBe(address);
+    }
+    expect(policyOf(new URLSearchParams("job=job_1&project=vision"))).toEqual({ job_id: "job_1", project: "" });
+  });
+  it("is changed by who administers the fleet or that project, and by nobody else", () => {
+    const eve = { roles: ["read"], projects: { vision: "admin", speech: "operate" } };
+    expect([null, "vision", "speech"].map((project) => mayChange({ project }, eve))).toEqual([false, true, false]);
+    expect(mayChange({ project: "speech" }, { roles: ["admin"], projects: {} })).toBe(true);
+    expect(mayChange({ project: "vision" }, undefined)).toBe(false);
+  });
+  it("names the documents behind a decision, where that is known", () => {
+    expect(documentsText({ fleet: 3, project: 0, job: 2 })).toBe("fleet 3, project 0, job 2");
+    expect(documentsText(null)).toBe("");
+  });
+});
 
 describe("a policy document as a form", () => {
   const text = "lease_s: 20\nmax_acts: 9\nrule_modes:\n  straggler: observe\n";

@@ -61,6 +61,36 @@ export function withRow(draft: Draft, table: string, row: string, value: string)
   return Object.keys(next).length === 0 ? rest : { ...draft, [table]: next };
 }
 
+/** Whose policy: a job's, a project's, or with both empty the fleet's. */
+export interface PolicyOf {
+  job_id: string;
+  project: string;
+}
+
+/** Of the address of the page (`?job=`, `?project=`). */
+export function policyOf(params: URLSearchParams): PolicyOf {
+  const job_id = params.get("job") ?? "";
+  return { job_id, project: job_id === "" ? (params.get("project") ?? "") : "" };
+}
+
+/** As the chooser names it, and back into the address. */
+export const chosen = ({ job_id, project }: PolicyOf): string => (job_id !== "" ? `job ${job_id}` : project !== "" ? `project ${project}` : "");
+export function paramsOf(choice: string): { [name: string]: string } {
+  const [kind = "", ...rest] = choice.split(" ");
+  return kind === "" ? {} : { [kind]: rest.join(" ") };
+}
+
+/** Who may change it: an administrator of the fleet, or below it of the project that it belongs to. */
+export function mayChange(policy: { project: string | null }, me: { roles: readonly string[]; projects: { [name: string]: string } } | undefined): boolean {
+  if (!me) return false;
+  return me.roles.includes("admin") || (policy.project !== null && me.projects[policy.project] === "admin");
+}
+
+/** "fleet 3, project 1": the documents behind a decision. */
+export function documentsText(numbers: { [scope: string]: number } | null | undefined): string {
+  return Object.entries(numbers ?? {}).map(([scope, number]) => `${scope} ${number}`).join(", ");
+}
+
 export type Differing = PolicyReplay["differences"][number];
 export type Change = PolicyReplay["changes"][number];
 

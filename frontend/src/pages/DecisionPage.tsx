@@ -9,6 +9,7 @@ import { Consent } from "../components/Consent";
 import { Actions, AlternativeTable, Evidence } from "../components/DecisionParts";
 import { duration, gpuSeconds, shortId, words } from "../lib/format";
 import { paths } from "../lib/paths";
+import { documentsText } from "../lib/policy";
 import { CopyButton, Figure, Id, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
 
 export function DecisionPage(): ReactElement {
@@ -46,7 +47,7 @@ function Content({ decision }: { decision: DecisionDetail }): ReactElement {
         <Figure label="Took" value={duration(decision.decide_s)} />
         <Figure label="Expected cost" value={gpuSeconds(decision.cost_gpu_s)} />
         <Figure label="Epoch" value={decision.epoch_before === decision.epoch_after ? decision.epoch_after : `${decision.epoch_before} to ${decision.epoch_after}`} />
-        <Figure label="Policy" value={<code>{decision.policy_version}</code>} />
+        <Figure label="Policy" value={<code>{decision.policy_version}</code>} note={documentsText(decision.policy_documents) && `documents: ${documentsText(decision.policy_documents)}`} />
       </dl>
       <Panel title="What was weighed" flush><AlternativeTable decision={decision} /></Panel>
       <div className="grid-2">

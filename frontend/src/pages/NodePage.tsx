@@ -1,4 +1,4 @@
-/* One node (E55): its devices over time, what runs on it, what was found, cordon, drain and uncordon. */
+/* One node (E55): its devices over time, what runs on it, what was found, when it leaves; cordon, drain, maintain and uncordon. */
 import { useQuery } from "@tanstack/react-query";
 import { type ReactElement, useState } from "react";
 import { Link, useParams } from "react-router";
@@ -8,6 +8,7 @@ import type { Device, NodeDetail, Rank, Signal } from "../api/types";
 import { DeadLetters } from "../components/DeadLetters";
 import { DeviceCharts } from "../components/DeviceCharts";
 import { EventTable } from "../components/EventTable";
+import { CancelWindowDialog, KnownEndLine, MaintainDialog } from "../components/KnownEnd";
 import { exitText } from "../components/ReplicaGrid";
 import { errorsText, heldBack, partsText, remapText, signalText, valueText } from "../lib/readings";
 import { bytes, count, duration, fixed, percent, scalar, shortId } from "../lib/format";
@@ -51,6 +52,7 @@ function Content({ node }: { node: NodeDetail }): ReactElement {
         {unfit ? <p className="why text-bad">Its checks fail, so nothing is started here until they pass: {scalar(unfit.evidence["detail"] ?? null)}.</p> : null}
         {silent ? <p className="why text-bad">{node.name} is not heard{heard.ageS === null ? "" : ` for ${duration(heard.ageS)}`}: the values below are the last it reported. Whether its ranks still train is shown on the pages of their jobs.</p> : null}
         <p className="why">{node.state_reason || (unfit ? "What runs here continues." : silent ? "" : "Receives work.")} <span className="muted">Since <Time at={node.state_since} />.</span></p>
+        <KnownEndLine node={node} onCancel={() => setAct("cancel-window")} />
         <div className="meta"><Id id={node.id} short={shortId(node.id)} /></div>
       </PageHead>
       <dl className="figures">
@@ -74,13 +76,14 @@ function Content({ node }: { node: NodeDetail }): ReactElement {
   );
 }
 
-type NodeAct = "cordon" | "uncordon" | "confirm" | "drain";
+type NodeAct = "cordon" | "uncordon" | "confirm" | "drain" | "maintain" | "cancel-window";
 
 function Acts({ node, onAct }: { node: NodeDetail; onAct: (act: NodeAct) => void }): ReactElement {
   return (
     <>
       {whyNot(node, "confirm") === "" ? <ActButton of={node} act="confirm" onPress={() => onAct("confirm")}><Icon name="check" size={13} /> {node.held ? "Admit" : "Confirm"}</ActButton> : null}
       <ActButton of={node} act="drain" onPress={() => onAct("drain")}><Icon name="dash" size={13} /> Drain</ActButton>
+      <ActButton of={node} act="maintain" onPress={() => onAct("maintain")}><Icon name="hourglass" size={13} /> Maintain</ActButton>
       <ActButton of={node} act="cordon" onPress={() => onAct("cordon")}><Icon name="ban" size={13} /> Cordon</ActButton>
       <ActButton of={node} act="uncordon" onPress={() => onAct("uncordon")}><Icon name="check" size={13} /> Uncordon</ActButton>
     </>
@@ -88,6 +91,8 @@ function Acts({ node, onAct }: { node: NodeDetail; onAct: (act: NodeAct) => void
 }
 
 function Asked({ act, node, onClose }: { act: NodeAct; node: NodeDetail; onClose: () => void }): ReactElement {
+  if (act === "maintain") return <MaintainDialog node={node} onClose={onClose} />;
+  if (act === "cancel-window") return <CancelWindowDialog node={node} onClose={onClose} />;
   if (act === "drain") return <DrainDialog node={node} onClose={onClose} />;
   return act === "confirm" ? <AdmitDialog node={node} onClose={onClose} /> : <CordonDialog node={node} cordoned={act === "uncordon"} onClose={onClose} />;
 }

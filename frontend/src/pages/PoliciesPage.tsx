@@ -10,34 +10,34 @@ import { PolicyForm } from "../components/PolicyForm";
 import { PolicyShadow } from "../components/PolicyShadow";
 import { PolicyVersions } from "../components/PolicyVersions";
 import { paths } from "../lib/paths";
+import { type PolicyOf, chosen, mayChange, paramsOf, policyOf } from "../lib/policy";
 import { Loaded, PageHead, Panel, Problem, Skeleton } from "../ui/basics";
 import { ConfirmDialog } from "../ui/dialog";
 import { Tabs } from "../ui/tabs";
 
 export function PoliciesPage(): ReactElement {
   const [params] = useSearchParams();
-  const job = params.get("job") ?? "";
-  const query = useQuery(queries.policy(job));
+  const of = policyOf(params);
+  const query = useQuery(queries.policy(of));
   return (
     <>
       <title>Policies - Holdfast</title>
       <Loaded query={query} head={<PageHead title="Policies" />} skeleton={<Skeleton height={280} />}>
-        {(policy) => <Editor key={`${job} ${policy.number}`} policy={policy} job={job} />}
+        {(policy) => <Editor key={`${chosen(of)} ${policy.number}`} policy={policy} of={of} />}
       </Loaded>
     </>
   );
 }
 
-function Editor({ policy, job }: { policy: Policy; job: string }): ReactElement {
+function Editor({ policy, of }: { policy: Policy; of: PolicyOf }): ReactElement {
   const [text, setText] = useState(policy.text);
   const [asks, setAsks] = useState(false);
   const me = useQuery(queries.me()).data;
   const client = useQueryClient();
   const changed = text !== policy.text;
-  /* A job's is its project's matter: whether he administers that one, the server judges. */
-  const admin = me !== undefined && (me.roles.includes("admin") || (job !== "" && Object.values(me.projects).includes("admin")));
+  const admin = mayChange(policy, me);
   const store = async (reason: string): Promise<string> => {
-    const made = await post("/policy:put", {}, { text, parent: policy.number, reason, job_id: job });
+    const made = await post("/policy:put", {}, { text, parent: policy.number, reason, ...of });
     return `Version ${made.number} is in force with each job's next pass.`;
   };
   const close = (): void => {
@@ -52,10 +52,10 @@ function Editor({ policy, job }: { policy: Policy; job: string }): ReactElement 
         crumbs={policy.job_id ? [{ to: paths.job(policy.job_id), text: policy.job_name ?? policy.job_id }] : undefined}
       >
         <p className="muted">
-          {policy.job_id ? <>The policy of <b>{policy.job_name}</b>: it may only narrow <Link to={paths.policies()}>the fleet's</Link>. </> : "The fleet's policy, for every job; a job's own may only narrow it. "}
-          {policy.number === 0 ? "Nobody has changed it: every field has its default." : `Document ${policy.number}.`}
+          <Above policy={policy} />
+          {policy.number > 0 ? `Document ${policy.number}.` : policy.project === null ? "Nobody has changed it: every field has its default." : "It has no document of its own."}
         </p>
-        <Scope job={job} />
+        <Scope of={of} />
       </PageHead>
       <div className="grid-2">
         <Panel title="Document">
@@ -72,34 +72,51 @@ function Editor({ policy, job }: { policy: Policy; job: string }): ReactElement 
           </div>
         </Panel>
         <div className="stack">
-          <PolicyDryRun text={text} job={job} changed={changed} />
-          {job === "" ? <PolicyShadow policy={policy} text={text} changed={changed} admin={admin} /> : null}
-          <PolicyVersions policy={policy} job={job} admin={admin} />
+          <PolicyDryRun text={text} of={of} changed={changed} />
+          {policy.project === null ? <PolicyShadow policy={policy} text={text} changed={changed} admin={admin} /> : null}
+          <PolicyVersions policy={policy} of={of} admin={admin} />
         </div>
       </div>
       {asks ? (
         <ConfirmDialog
           title="Put this policy in force" confirmLabel="Put in force" danger onClose={close} onConfirm={store}
-          blastRadius={<>{policy.job_id ? <>Every decision about <b>{policy.job_name}</b></> : <>Every decision of <b>the whole fleet</b></>} is made by it from the next pass on. A dry run says what it would have changed. It is taken back in one click below.</>}
+          blastRadius={<>{policy.job_id ? <>Every decision about <b>{policy.job_name}</b></> : policy.project ? <>Every decision about the jobs of the project <b>{policy.project}</b></> : <>Every decision of <b>the whole fleet</b></>} is made by it from the next pass on. A dry run says what it would have changed. It is taken back in one click below.</>}
         />
       ) : null}
     </>
   );
 }
 
-/** Whose policy is shown: the fleet's, or a job's that is not over. */
-function Scope({ job }: { job: string }): ReactElement {
+/** What it may narrow, with the way up. */
+function Above({ policy }: { policy: Policy }): ReactElement {
+  const fleet = <Link to={paths.policies()}>the fleet's</Link>;
+  if (policy.project === null) return <>The fleet's policy, for every job; those of projects and jobs may only narrow it. </>;
+  if (policy.job_id === null) return <>The policy of the project <Link to={paths.project(policy.project)}>{policy.project}</Link>: it may only narrow {fleet}. </>;
+  return <>The policy of <b>{policy.job_name}</b>: it may only narrow that of <Link to={paths.policies(policy.project)}>{policy.project}</Link>, and that {fleet}. </>;
+}
+
+/** Whose policy is shown: the fleet's, a project's, or a job's that is not over. */
+function Scope({ of }: { of: PolicyOf }): ReactElement {
   const [, setParams] = useSearchParams();
-  const query = useInfiniteQuery(queries.jobs("pending,starting,running,recovering,preempted,resuming", ""));
-  const { rows } = queries.whole(query.data);
-  if (query.error) return <Problem error={query.error} />;
+  const jobs = useInfiniteQuery(queries.jobs("pending,starting,running,recovering,preempted,resuming", ""));
+  const projects = useInfiniteQuery(queries.projects());
+  const error = jobs.error ?? projects.error;
+  if (error) return <Problem error={error} />;
+  const rows = queries.whole(jobs.data).rows;
+  const names = queries.whole(projects.data).rows;
+  const known = names.some((row) => row.name === of.project) || rows.some((row) => row.id === of.job_id);
   return (
     <label className="field policy-scope">
       <span>Policy of</span>
-      <select value={job} onChange={(event) => setParams(event.target.value === "" ? {} : { job: event.target.value })}>
+      <select value={chosen(of)} onChange={(event) => setParams(paramsOf(event.target.value))}>
         <option value="">the fleet</option>
-        {job !== "" && !rows.some((row) => row.id === job) ? <option value={job}>{job}</option> : null}
-        {rows.map((row) => <option key={row.id} value={row.id}>{row.name}</option>)}
+        {chosen(of) !== "" && !known ? <option value={chosen(of)}>{of.job_id || of.project}</option> : null}
+        <optgroup label="Projects">
+          {names.map((row) => <option key={row.name} value={chosen({ job_id: "", project: row.name })}>{row.name}</option>)}
+        </optgroup>
+        <optgroup label="Jobs">
+          {rows.map((row) => <option key={row.id} value={chosen({ job_id: row.id, project: "" })}>{row.name}</option>)}
+        </optgroup>
       </select>
     </label>
   );

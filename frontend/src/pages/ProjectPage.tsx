@@ -22,7 +22,7 @@ export function ProjectPage(): ReactElement {
       <Loaded query={query} head={<PageHead crumbs={crumbs} title={name} />} skeleton={<Skeleton height={280} />}>
         {(project) => (
           <>
-            <PageHead crumbs={crumbs} title={project.name} badge={<span className="badge tone-idle" title={visibilityText(project.visibility)}>{words(project.visibility)}</span>}>
+            <PageHead crumbs={crumbs} title={project.name} badge={<span className="badge tone-idle" title={visibilityText(project.visibility)}>{words(project.visibility)}</span>} actions={<Link to={paths.policies(project.name)} className="button">Policy</Link>}>
               <p className="muted">{project.description || visibilityText(project.visibility).replace(/^./, (first) => first.toUpperCase())}</p>
               <p className="muted">You may: {project.scope}.</p>
             </PageHead>

@@ -21,7 +21,8 @@ WHY = {"reason": "go"}
 
 
 def test_a_session_and_two_tokens_of_one_account_are_one_person(monkeypatch: pytest.MonkeyPatch, user: User) -> None:
-    monkeypatch.setattr(policies, "of_job", lambda job_id: PolicyConfig(second_approver_gpu_s=0.0))
+    strict = policies.InForce(PolicyConfig(second_approver_gpu_s=0.0), {})
+    monkeypatch.setattr(policies, "in_force", lambda job_id: strict)
     fleet = make_fleet(4)
     job = run_job(fleet, steps=5, resiliency=specs.Resiliency(mode=Mode.RECOMMEND))
     kill_rank(fleet, live_ranks(job)[0])

@@ -14,7 +14,7 @@ from controlplane.jobs.services import submit_job
 from controlplane.policies.models import ShadowRun
 from controlplane.protocol.spec_lint import lint
 from controlplane.recovery.disruption_models import Breaker
-from controlplane.recovery.models import Request, Signal
+from controlplane.recovery.models import Decision, Request, Signal
 from controlplane.runtime.clock import now
 from tests.integration.api.conftest import Caller, make_node
 from tests.integration.api.matrix import OF_PROJECTS, OF_THE_FLEET
@@ -38,6 +38,7 @@ QUERIES = {
     "GET /policy/versions": "job_id",
     "GET /requests": "job_id",
 }
+POLICIES = sorted(name for name in {**BODIES, **QUERIES} if "/policy" in name)
 FILTERS = frozenset({"GET /events", "GET /events/watch", "GET /jobs", "GET /requests"})
 """What is not seen gives an empty list."""
 
@@ -94,6 +95,20 @@ def test_a_job_or_a_project_named_in_a_query_is_judged_too(db: None, operation: 
     assert mia.status_code == 200 and found.job.id in mia.content.decode() + name
 
 
+@pytest.mark.parametrize("operation", POLICIES)
+def test_a_project_named_for_its_policy_is_judged_and_hidden_as_one_that_is_not_there(db: None, operation: str) -> None:
+    found, (method, path) = tenants(), operation.split(" ")
+    where = f"{path}?{QUERIES[operation].replace('job_id', 'project')}" if method == "GET" else path
+    eve = caller_of(account("eve", fleet="operate", daylight=Role.ADMIN))
+    answers = []
+    for name in (found.project.name, "no-such-one"):
+        answer = (
+            eve.get(f"{where}={name}") if method == "GET" else eve.post(path, BODIES[operation] | {"project": name})
+        )
+        answers.append((answer.status_code, answer.json()["detail"].replace(name, "X")))
+    assert answers[0] == answers[1] and answers[0][0] == 404
+
+
 def own_operator() -> tuple[Caller, Job]:
     """Of the project `OTHER` and of nothing else, with a job there that runs."""
     Signal.objects.update(key="k_exit")
@@ -126,15 +141,20 @@ def test_an_operator_of_a_project_is_none_of_the_fleet(db: None) -> None:
     tenants()
     eve = caller_of(account("eve", daylight=Role.ADMIN))
     Breaker.objects.create(id="brk_1", code="evict", reason="3 acts", opened_at=now(), decision_id="dec_fleet")
+    fields = {"rule": "r", "choice": "c", "reason_code": "r", "sentence": "s", "policy_version": "p", "snapshot": b""}
+    Decision.objects.create(id="dec_fleet", job=None, at=now(), key="k", mode="recommend", applied=False, **fields)
     assert eve.get("/breakers").json()["items"][0]["id"] == "brk_1"
+    assert eve.get("/decisions/dec_fleet").json()["approvals_needed"] == 1, "it is everybody's to read"
     for path, body in (
         ("/breakers/brk_1:close", {"reason": "r"}),
+        *((f"/decisions/dec_fleet:{act}", {"reason": "r"}) for act in ("approve", "reject", "hold")),
         ("/policy:replay", {"since_s": 60}),
         ("/policy:put", {"text": "{}", "parent": 0, "reason": "r"}),
         ("/policy/shadow:start", {"text": "stop_grace_s: 11\n", "reason": "r"}),
         ("/policy/shadow:promote", {"run": 1, "parent": 0, "reason": "r"}),
     ):
         assert eve.post(path, body).status_code == 403, path
+    assert Decision.objects.get(pk="dec_fleet").verdicts == []
     assert Breaker.objects.get().closed_at is None and not ShadowRun.objects.exists()
 
 

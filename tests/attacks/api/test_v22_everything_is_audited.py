@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,18 +15,19 @@ from controlplane.access.refusals import MAX_ROWS_A_WINDOW, WINDOW_S, Refusals, 
 from controlplane.access.services import create_api_token, create_one_time_password
 from controlplane.api import openapi
 from controlplane.api.routers import shadow
-from controlplane.fleet.models import Node
+from controlplane.fleet.models import KnownEnd, Node
 from controlplane.jobs.models import Job
 from controlplane.policies import services as policies
 from controlplane.policies import shadows
 from controlplane.policies.models import ShadowRun
+from controlplane.policies.whose import FLEETS
 from controlplane.policy.shadow import Bar
 from controlplane.recovery import shadowing, verdicts
 from controlplane.recovery.disruption_models import Breaker
 from controlplane.recovery.ground import ground
 from controlplane.recovery.models import Decision, Incident
 from controlplane.recovery.requests import checkpoint
-from controlplane.runtime.clock import now
+from controlplane.runtime.clock import iso, now
 from tests.attacks.backend.test_enrolment_garbage import proved
 from tests.integration.api.conftest import SPEC, make_node
 from tests.integration.api.world import running_job
@@ -33,6 +35,7 @@ from tests.integration.backend.fake_agent import join_token
 
 pytestmark = pytest.mark.django_db
 WHY = "because the test says so"
+WINDOW = {"reason": WHY, "starts_at": iso(now()), "ends_at": iso(now() + timedelta(hours=1))}
 BODIES: dict[str, dict[str, Any]] = {
     "/api/v1/login": {"username": "ada", "password": "correct horse battery"},
     "/api/v1/password": {
@@ -58,6 +61,9 @@ BODIES: dict[str, dict[str, Any]] = {
         "command": {"name": "collect_garbage"},
     },
     "/api/v1/nodes/{node_id}:cordon": {"reason": WHY},
+    "/api/v1/nodes/{node_id}:maintain": WINDOW,
+    "/api/v1/windows": WINDOW | {"segment": "rack-1"},
+    "/api/v1/windows/{window_id}:cancel": {"reason": WHY},
     "/api/v1/nodes/{node_id}:uncordon": {"reason": WHY},
     "/api/v1/nodes/{node_id}:drain": {"reason": WHY},
     "/api/v1/requests/{request_id}:withdraw": {"reason": WHY},
@@ -108,6 +114,7 @@ def _fresh() -> None:
 @pytest.fixture
 def ids(db: None, user: User) -> dict[str, str]:
     nodes = [make_node("node-1"), make_node("node-2")]
+    Node.objects.filter(pk=nodes[0].pk).update(segment="rack-1")
     job = running_job(nodes, SPEC)
     incident = Incident.objects.get(job=job)
     return {
@@ -119,6 +126,9 @@ def ids(db: None, user: User) -> dict[str, str]:
         "request_id": checkpoint(job, reason="r", actor="user:ada").id,
         "decision_id": _recommended(job).id,
         "name": "default",
+        "window_id": KnownEnd.objects.create(
+            id="end_1", node=nodes[1], source="spot", leaves_at=now(), reason="r", who="agent", said_at=now()
+        ).id,
         "breaker_id": Breaker.objects.create(id="brk_1", code="burst", reason="r", opened_at=now()).id,
     }
 
@@ -141,7 +151,7 @@ def target(ids: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Callable[[st
             # The policy still recommends it.
             monkeypatch.setattr(verdicts, "_why_no_approval", lambda *args, **given: "")
         if path.endswith(":rollback"):
-            policies.put(None, {"max_acts": 9}, policies.Edit(parent=0, reason="r", actor="user:ada"), ground())
+            policies.put(FLEETS, {"max_acts": 9}, policies.Edit(parent=0, reason="r", actor="user:ada"), ground())
         if path.endswith(("/shadow:promote", "/shadow:stop")):
             run = shadows.start(
                 {"max_acts": 9}, Bar(), ground=ground(), actor="user:ada", reason="r", after=shadowing.newest_id()

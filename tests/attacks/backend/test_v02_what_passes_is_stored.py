@@ -85,6 +85,8 @@ def facts(ref: RankRef, device_index: int) -> list[frames.EventBody]:
         frames.InputRefused(ref, 100_000_000, text(1_000), True),
         frames.InputRefused(None, 100_000_000, text(1_000)),
         frames.NodeChecked(tuple(frames.NodeCheck(WORD, text(500)) for _ in range(bounds.MAX_NODE_CHECKS))),
+        frames.NodeNotice(bounds.MAX_NOTICE_S, text(200)),
+        frames.NodeNotice(None, text(200)),
         frames.HostExited(ref.job_id, -255, text(bounds.MAX_ERROR_CHARS)),
         frames.RankExited(ref, -255, 127, False, text(bounds.MAX_ERROR_CHARS), 1e9),
     ]

@@ -71,6 +71,7 @@ def test_every_decision_is_a_row_of_the_audit_log_routine_or_not(decided: list[D
         "mode = 'recommend'",
         "epoch_after = 77",
         "policy_version = 'another'",
+        "policy_documents = '{\"fleet\": 7}'",
         "at = '2020-01-01 00:00:00'",
     ],
 )

@@ -12,6 +12,7 @@ from django.urls import URLPattern, get_resolver
 from tests.integration.api.conftest import SPEC
 
 WITH_REASON = {"reason": "r"}
+WINDOW = WITH_REASON | {"starts_at": "2100-01-01T00:00:00Z", "ends_at": "2100-01-01T01:00:00Z"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,10 @@ OPERATIONS: dict[str, Row] = {
     "POST /nodes/{node_id}:cordon": Row("operate", WITH_REASON),
     "POST /nodes/{node_id}:uncordon": Row("operate", WITH_REASON),
     "POST /nodes/{node_id}:drain": Row("operate", WITH_REASON),
+    "POST /nodes/{node_id}:maintain": Row("operate", WINDOW),
+    "GET /windows": Row("read"),
+    "POST /windows": Row("operate", WINDOW | {"nodes": ["node_404"]}),
+    "POST /windows/{window_id}:cancel": Row("operate", WITH_REASON),
     "GET /requests": Row("read"),
     "GET /requests/{request_id}": Row("read"),
     "POST /requests/{request_id}:withdraw": Row("operate", WITH_REASON),
@@ -128,6 +133,19 @@ OF_PROJECTS: dict[str, Row] = {
 """Operations on one project and on what belongs to it. Making and changing a project is the fleet's."""
 OF_THE_FLEET = frozenset({"POST /projects/{name}:set"})
 
+_NAMED = {
+    "GET /policy": "?project={name}",
+    "GET /policy/versions": "?project={name}",
+    "GET /policy/diff": "?before=0&after=0&project={name}",
+}
+BY_NAME: dict[str, Row] = {
+    name: Row(row.needed, row.body | {"project": "{name}"} if name.startswith("POST") else {}, _NAMED.get(name, ""))
+    for name, row in OPERATIONS.items()
+    if name.partition(" ")[2]
+    in ("/policy", "/policy/versions", "/policy/diff", "/policy:put", "/policy:replay", "/policy:rollback")
+}
+"""Operations on the fleet that are one on a project where its name stands in their query or body."""
+
 OTHER_ADDRESSES: dict[str, str] = {
     "agent/v1/enroll": "a join token in the body",
     "healthz": "everybody: it says only that the process answers",
@@ -168,6 +186,21 @@ def streaming_operations() -> set[str]:
         for method, operation in methods.items()
         if operation[EXTRA]["media_type"] == "text/event-stream"
     }
+
+
+def policies_by_project() -> set[str]:
+    """Operations on policies that take the name of a project in their query or body."""
+    from controlplane.api.app import api
+    from controlplane.api.edge import EXTRA
+
+    found = set()
+    for path, methods in api.get_openapi_schema(path_prefix="")["paths"].items():
+        for method, operation in methods.items():
+            names = {each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"}
+            names |= set(getattr(operation[EXTRA]["body"], "__struct_fields__", ()))
+            if path.startswith("/policy") and "project" in names:
+                found.add(f"{method.upper()} {path}")
+    return found
 
 
 def other_addresses() -> set[str]:

@@ -12,6 +12,7 @@ from controlplane.api import openapi
 from controlplane.jobs.models import Job, StepRecord
 from controlplane.jobs.services import refresh_job
 from controlplane.policies.services import Edit, put
+from controlplane.policies.whose import FLEETS
 from controlplane.policy.document import Ground
 from controlplane.protocol import rest
 from controlplane.protocol.frames import AgentEvent, DeviceLost
@@ -38,6 +39,7 @@ SINGLE: list[tuple[str, Any]] = [
     ("/requests/{request}", rest.RequestDetail),
     ("/policy", rest.Policy),
     ("/policy?job_id={job}", rest.Policy),
+    ("/policy?project=default", rest.Policy),
     ("/policy/diff?before=0&after=1", rest.PolicyDiff),
     ("/policy/recorded/{policy}", rest.RecordedPolicy),
     ("/nodes/{node}", rest.NodeDetail),
@@ -72,7 +74,7 @@ def ids(db: None) -> dict[str, str]:
     with unit_of_work():
         deadletter.put(nodes[0], AgentEvent(1, 0.0, DeviceLost(9, "GPU-9")), ValueError("no such device"), tries=3)
     edit = Edit(parent=0, reason="r", actor="user:ada")
-    policy = put(None, {"lease_s": 20, "rule_modes": {"straggler": "observe"}}, edit, Ground())
+    policy = put(FLEETS, {"lease_s": 20, "rule_modes": {"straggler": "observe"}}, edit, Ground())
     return {
         "job": job.id,
         "policy": policy.version,
@@ -107,23 +109,25 @@ def inner_struct(kind: Any) -> Any:
 
 
 @override_settings(HOLDFAST_DEMO=True)
-@pytest.mark.parametrize(("path", "kind"), SINGLE, ids=[path for path, _ in SINGLE])
-def test_an_object_is_what_its_type_says(caller: Any, ids: dict[str, str], path: str, kind: Any) -> None:
-    response = caller("admin").get(path.format(**ids))
-    assert response.status_code == 200, response.content
-    msgspec.json.decode(response.content, type=kind)
-    assert missing_fields(kind, response.json()) == []
+def test_an_object_is_what_its_type_says(caller: Any, ids: dict[str, str]) -> None:
+    admin = caller("admin")
+    for path, kind in SINGLE:
+        response = admin.get(path.format(**ids))
+        assert response.status_code == 200, (path, response.content)
+        msgspec.json.decode(response.content, type=kind)
+        assert missing_fields(kind, response.json(), path) == []
 
 
 @override_settings(HOLDFAST_DEMO=True)
-@pytest.mark.parametrize(("path", "kind"), LISTS, ids=[path for path, _ in LISTS])
-def test_a_list_is_what_its_type_says(caller: Any, ids: dict[str, str], path: str, kind: Any) -> None:
-    response = caller("admin").get(path.format(**ids))
-    assert response.status_code == 200, response.content
-    page = msgspec.json.decode(response.content, type=Page[kind])
-    assert page.items, "a list without rows proves nothing"
-    assert page.as_of_seq > 0
-    assert [fault for item in response.json()["items"] for fault in missing_fields(kind, item)] == []
+def test_a_list_is_what_its_type_says(caller: Any, ids: dict[str, str]) -> None:
+    admin = caller("admin")
+    for path, kind in LISTS:
+        response = admin.get(path.format(**ids))
+        assert response.status_code == 200, (path, response.content)
+        page = msgspec.json.decode(response.content, type=Page[kind])
+        assert page.items, f"{path}: a list without rows proves nothing"
+        assert page.as_of_seq > 0, path
+        assert [fault for item in response.json()["items"] for fault in missing_fields(kind, item, path)] == []
 
 
 def test_the_committed_schema_is_current() -> None:

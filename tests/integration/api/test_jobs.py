@@ -4,6 +4,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from django.db import connections
 
@@ -13,8 +14,11 @@ from controlplane.changes.launches import checkpoint_dir
 from controlplane.dispatch.models import Command
 from controlplane.jobs.models import Job, Rank
 from controlplane.jobs.numbers import spec_of
+from controlplane.protocol import rest
 from controlplane.recovery.models import Decision, Request
 from controlplane.recovery.reconcile import reconcile_job
+from controlplane.recovery.resumption_models import Resumption
+from controlplane.runtime.clock import now
 from tests.integration.api.conftest import SPEC, Caller, make_node
 from tests.integration.api.world import running_job
 
@@ -299,3 +303,24 @@ def test_the_newest_checkpoint_is_corrupted_only_under_the_root(caller: Any, set
     job.checkpoints.update(path=str(outside))
     assert ada.post("/demo/faults", {"kind": "corrupt_checkpoint", "job_id": job.id}).status_code == 409
     assert (outside / "data.distcp").read_bytes() == b"\x00" * 4096
+
+
+def test_an_attempt_that_continued_after_a_preemption_shows_its_certificate(caller: Any) -> None:
+    job = running_job([make_node("node-1"), make_node("node-2")], SPEC)
+    first = job.attempts.get()
+    (before,) = caller("read").get(f"/jobs/{job.id}").json()["attempts"]
+    assert before["certificate"] is None
+    where = {"of_attempt": 0, "step": 2, "attempt": 0, "epoch": 0, "clock": 0}
+    green = {"state": "green", "judged": 1, "of": 1, "step": 3, "repeated": None, "generated_at": None} | {
+        "checks": [{"name": "no_step_lost", "ok": True, "detail": "all there", "value": 0, "limit": 0}]
+    }
+    row = Resumption.objects.create(
+        id="res_1", job=job, yielded=0, resumed=first.number, opened_at=now(), recovered_at=now(), began=where,
+        ended=where,
+    )  # fmt: skip
+    shown = caller("read").get(f"/jobs/{job.id}").json()
+    assert shown["attempts"][0]["certificate"]["state"] == "pending"
+    Resumption.objects.filter(pk=row.pk).update(certificate=green)
+    shown = caller("read").get(f"/jobs/{job.id}").json()
+    assert msgspec.convert(shown, rest.JobDetail).attempts[0].certificate is not None
+    assert shown["attempts"][0]["certificate"] == green

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from controlplane.access.project_models import Project
 from controlplane.jobs.models import Job
 from controlplane.policies import selectors
 from controlplane.policy.document import DEFAULT
@@ -170,3 +171,68 @@ def test_a_decisions_version_leads_to_its_policy(caller: Any, job: Job) -> None:
     row = admin.get(f"/policy/recorded/{made['version']}").json()
     assert (row["changes"], row["numbers"]) == ([{"field": "max_acts", "before": 20, "after": 9}], [1])
     assert admin.get("/policy/recorded/0123456789ab").status_code == 404
+
+
+def test_a_project_stands_between_the_fleet_and_its_jobs_and_each_says_who_set_what(caller: Any, job: Job) -> None:
+    admin, name = caller("admin"), job.project
+    admin.post("/policy:put", body("lease_s: 20"))
+    wider = admin.post("/policy:put", body("lease_s: 15", project=name))
+    assert "a project's policy may only narrow: 15 is below the fleet's 20" in wider.json()["errors"][0]["message"]
+    alone = admin.post("/policy:put", body("preempt_patience_s: 5", project=name))
+    assert alone.status_code == 422 and "the fleet's alone" in alone.json()["errors"][0]["message"]
+    assert admin.post("/policy:put", body("lease_s: 30\nmax_acts: 9", project=name)).status_code == 201
+    below = admin.post("/policy:put", body("lease_s: 25", job_id=job.id)).json()
+    assert f"25 is below the project {name}'s 30" in below["errors"][0]["message"]
+    admin.post("/policy:put", body("lease_s: 40", job_id=job.id))
+    found = {}
+    for where in ("", f"?project={name}", f"?job_id={job.id}"):
+        row = admin.get(f"/policy{where}").json()
+        msgspec.convert(row, rest.Policy)
+        values = {field["name"]: (field["value"], field["set_by"]) for field in row["fields"]}
+        found[where] = (row["project"], row["job_name"], values["lease_s"], values["max_acts"])
+    assert list(found.values()) == [
+        (None, None, (20.0, "fleet"), (20, "default")),
+        (name, None, (30.0, "project"), (9, "project")),
+        (name, job.name, (40.0, "job"), (9, "project")),
+    ]
+    admin.post("/policy:put", body("lease_s: 50", 1))
+    again = admin.get(f"/policy?job_id={job.id}").json()["fields"][0]
+    assert (again["value"], again["set_by"]) == (50.0, "fleet"), "the narrower counts"
+
+
+def test_versions_diff_and_roll_back_of_a_project_are_its_own(caller: Any, job: Job) -> None:
+    admin, name = caller("admin"), job.project
+    admin.post("/policy:put", body("lease_s: 20", project=name))
+    admin.post("/policy:put", body("lease_s: 30", 1, project=name))
+    late = admin.post("/policy:put", body("lease_s: 40", 1, project=name))
+    assert late.status_code == 409
+    assert admin.get(f"/policy/versions?project={name}").json()["total"] == 2
+    assert admin.get("/policy/versions").json()["total"] == 0
+    found = admin.get(f"/policy/diff?project={name}&before=0&after=2").json()["changes"]
+    assert found == [{"field": "lease_s", "before": 10.0, "after": 30.0}]
+    back = admin.post("/policy:rollback", {"to": 0, "parent": 2, "reason": "as it was", "project": name})
+    assert (back.status_code, back.json()["number"]) == (201, 3)
+    both = admin.post("/policy:put", body("{}", project=name, job_id=job.id))
+    assert (both.status_code, both.json()["errors"][0]["pointer"]) == (422, "/project")
+    assert admin.get("/policy?project=no-such-one").status_code == 404
+
+
+def test_a_dry_run_of_a_project_is_over_its_jobs_alone(caller: Any, lost: Job) -> None:
+    operator = caller("operate")
+    hold = {"since_s": 3600, "text": "rule_modes: {replica_failure: recommend}"}
+    found = operator.post("/policy:replay", hold | {"project": lost.project}).json()
+    assert [each["kind"] for each in found["differences"]] == ["held"]
+    assert found["changes"] == [{"field": "rule_modes.replica_failure", "before": None, "after": "recommend"}]
+    Project.objects.create(name="empty", visibility="open")
+    none = operator.post("/policy:replay", hold | {"project": "empty"}).json()
+    assert (none["replayed"], none["differences"]) == (0, [])
+    own = operator.post("/policy:replay", {"since_s": 3600, "project": lost.project}).json()
+    assert own["replayed"] == own["equal"] == lost.decisions.count()
+
+
+def test_a_decision_says_which_documents_made_it(caller: Any, lost: Job) -> None:
+    reader = caller("read")
+    row = lost.decisions.filter(rule="replica_failure").latest("id")
+    assert reader.get(f"/decisions/{row.id}").json()["policy_documents"] == {"fleet": 0, "project": 0, "job": 0}
+    lost.decisions.filter(pk=row.pk).update(policy_documents=None)
+    assert reader.get(f"/decisions/{row.id}").json()["policy_documents"] is None, "of an earlier release"

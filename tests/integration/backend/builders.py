@@ -174,13 +174,14 @@ def ref_of(row: Rank) -> RankRef:
 
 
 def run_job(fleet: Fleet, *, steps: int = 2, **changes: object) -> Job:
-    """A job that trains: placed, joined, flushed, installed, some steps committed."""
+    """A job that trains: placed, joined, flushed, installed, some steps committed. Each of its decisions is certain, as
+    it is for the ingest that asks for it."""
     job = make_job(**changes)
-    reconcile_job(job.id)
+    reconcile_job(job.id, sure=True)
     join_all(fleet, job)
-    reconcile_job(job.id)
+    reconcile_job(job.id, sure=True)
     flush_all(fleet, job)
-    reconcile_job(job.id)
+    reconcile_job(job.id, sure=True)
     install_all(fleet, job)
     for step in range(steps):
         commit_step(fleet, job, step)

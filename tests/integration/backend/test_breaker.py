@@ -10,6 +10,7 @@ from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
 from controlplane.policies import selectors, services
 from controlplane.policies.services import Edit
+from controlplane.policies.whose import FLEETS
 from controlplane.policy.disruption import is_held
 from controlplane.policy.disruption_counts import Act as Done
 from controlplane.policy.disruption_counts import ActKind
@@ -32,7 +33,7 @@ EVICT = Done(kind=ActKind.EVICT, segments=("rack-1", "rack-2"))
 
 
 def policy(**fields: object) -> None:
-    services.put(None, fields, Edit(parent=0, reason="a test", actor="user:ada"), Ground())
+    services.put(FLEETS, fields, Edit(parent=0, reason="a test", actor="user:ada"), Ground())
 
 
 def held(job: Job, *node_ids: str) -> bool:

@@ -6,15 +6,24 @@ import pytest
 
 from controlplane.access.models import AuditEntry
 from controlplane.dispatch.models import Command
+from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
+from controlplane.policies import services
+from controlplane.policies.services import Edit
+from controlplane.policies.whose import FLEETS
 from controlplane.policy.config import PolicyConfig
+from controlplane.policy.document import Ground
 from controlplane.protocol import spec as specs
 from controlplane.protocol.states import Mode
 from controlplane.recovery import recommended, verdicts
-from controlplane.recovery.models import Decision
+from controlplane.recovery.fleet_pass import reconcile_fleet
+from controlplane.recovery.models import Decision, Signal
 from controlplane.recovery.reconcile import reconcile_job
+from controlplane.recovery.replay import replay
+from controlplane.runtime.clock import now
 from controlplane.runtime.errors import Conflict
-from controlplane.runtime.models import ProcessBeat
+from controlplane.runtime.ids import new_id
+from controlplane.runtime.models import Event, ProcessBeat
 from tests.integration.backend.builders import Fleet, kill_rank, live_ranks, make_fleet, run_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -147,3 +156,86 @@ def test_nobody_is_asked_about_what_was_carried_out_at_once() -> None:
     (done,) = carried_out(job)
     with pytest.raises(Conflict, match="it is no recommendation"):
         verdicts.say(done.pk, "approve", reason="go", person=ADA)
+
+
+def put(document: dict[str, object], parent: int = 0) -> None:
+    services.put(FLEETS, document, Edit(parent=parent, reason="a test", actor="user:ada"), Ground())
+
+
+def dead_device() -> Decision:
+    """A device without work that died on a fleet whose policy only recommends what to do about it; the
+    recommendation."""
+    make_fleet(4)
+    put({"rule_modes": {"device_fault": "recommend"}})
+    node = Node.objects.earliest("id")
+    Signal.objects.create(
+        id=new_id("sig"), node=node, kind="xid", device_index=0, value=79.0, key=f"xid:{node.id}:0:79", seen_at=now(),
+        evidence={"xid": 79},
+    )  # fmt: skip
+    reconcile_fleet()
+    return Decision.objects.get(job=None, mode="recommend")
+
+
+def fleet_acts() -> list[Decision]:
+    return list(Decision.objects.filter(job=None, rule="device_fault", applied=True).order_by("id"))
+
+
+def test_a_recommendation_of_the_fleet_waits_for_a_person_and_is_carried_out_by_the_next_pass(sees: None) -> None:
+    row = dead_device()
+    node = Node.objects.earliest("id")
+    shown = recommended.shown(row)
+    assert (shown["approvals_needed"], shown["acts_at"], set(shown["capabilities"].values())) == (1, None, {""})
+    assert f"make node {node.name} cordoned" in shown["reach"]
+    assert row.cost_gpu_s == node.devices.count() * PolicyConfig().bar_s
+    reconcile_fleet()
+    assert fleet_acts() == [] and Node.objects.get(pk=node.pk).state == "ready"
+    verdicts.say(row.pk, "approve", reason="swap it", person=ADA)
+    assert fleet_acts() == [], "a word carries nothing out"
+    reconcile_fleet()
+    (done,) = fleet_acts()
+    assert (done.key, done.evidence["consent"]) == (row.key, "Approved by user:ada.")
+    assert Node.objects.get(pk=node.pk).state == "cordoned" and Signal.objects.get().settled_at is not None
+    refused = recommended.shown(Decision.objects.get(pk=row.pk))["capabilities"]
+    assert refused["approve"].endswith(done.pk)
+    entry = AuditEntry.objects.get(action="decision.approve")
+    assert (entry.actor, entry.subject, entry.reason) == (ADA, row.pk, "swap it")
+    told = Event.objects.get(kind="decision.verdict")
+    assert (told.node_id, told.job_id) == (node.pk, "")
+    page = replay(since_s=3600.0)
+    assert page.replayed == page.equal > 1
+
+
+def test_what_was_rejected_or_held_of_the_fleet_is_left_and_what_is_gone_cannot_be_approved(sees: None) -> None:
+    row = dead_device()
+    put({"fleet_act_after_s": 60, "rule_modes": {"device_fault": "recommend"}}, 1)
+    assert recommended.shown(row)["acts_at"] is not None
+    verdicts.say(row.pk, "hold", reason="the rack is being moved", person=ADA)
+    age(row, 3600.0)
+    reconcile_fleet()
+    assert fleet_acts() == []
+    verdicts.say(row.pk, "reject", reason="a false reading", person=BOB)
+    Signal.objects.update(settled_at=now())
+    with pytest.raises(Conflict, match="what it rested on has changed"):
+        verdicts.say(row.pk, "approve", reason="late", person=ADA)
+
+
+def test_a_countdown_of_the_fleet_acts_where_nobody_objected_and_a_second_person_is_asked_above_the_limit(
+    sees: None,
+) -> None:
+    row = dead_device()
+    document = {"second_approver_gpu_s": 10, "rule_modes": {"device_fault": "recommend"}}
+    put(document, 1)
+    verdicts.say(row.pk, "approve", reason="go", person=ADA)
+    reconcile_fleet()
+    assert fleet_acts() == []
+    with pytest.raises(Conflict, match="it takes a second person"):
+        verdicts.say(row.pk, "approve", reason="go, go", person=ADA)
+    Decision.objects.filter(pk=row.pk).update(verdict="", verdicts=[])
+    put(document | {"fleet_act_after_s": 60}, 2)
+    age(row, 30.0)
+    reconcile_fleet()
+    assert fleet_acts() == []
+    age(row, 61.0)
+    reconcile_fleet()
+    (done,) = fleet_acts()
+    assert done.evidence["consent"] == "Nobody objected within 60 s of its recommendation."

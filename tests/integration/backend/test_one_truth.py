@@ -11,6 +11,7 @@ from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job, JobPace
 from controlplane.policies import selectors, services
 from controlplane.policies.services import Edit
+from controlplane.policies.whose import FLEETS
 from controlplane.policy.document import Ground
 from controlplane.policy.facts import correlated_failure_of, is_correlated_failure
 from controlplane.recovery import fleet_pass, gauges
@@ -36,7 +37,7 @@ def test_gauge_fleet_pass_and_job_agree_on_what_a_storm_is(silent_segments: tupl
             id=f"sig_{name}", key=f"node_silent:{name}", kind="node_silent", job=job, node=fleet.nodes[name],
             value=3.0, threshold=2.0, seen_at=ago(1.0),
         )  # fmt: skip
-    services.put(None, {"correlated_min_devices": 1}, Edit(parent=0, reason="a test", actor="ada"), Ground())
+    services.put(FLEETS, {"correlated_min_devices": 1}, Edit(parent=0, reason="a test", actor="ada"), Ground())
     config = selectors.of_fleet()
     by_job = is_correlated_failure(load_snapshot(Job.objects.get(pk=job.pk)), config)
     by_fleet = correlated_failure_of(fleet_pass.load_fleet(), config)

@@ -7,12 +7,14 @@ import pytest
 
 from controlplane.access.append_only import AppendOnlyError
 from controlplane.access.models import AuditEntry
+from controlplane.access.project_models import Project
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job, Replica
 from controlplane.jobs.services import submit_job
 from controlplane.policies import selectors, services
 from controlplane.policies.models import PolicyContent, PolicyVersion
 from controlplane.policies.services import Edit
+from controlplane.policies.whose import FLEETS, Whose
 from controlplane.policy import plan
 from controlplane.policy.document import DEFAULT, Ground, Measure, config_of, narrowed
 from controlplane.protocol.spec import Metadata
@@ -51,13 +53,14 @@ def another_job() -> Job:
     return submit_job(msgspec.structs.replace(document, metadata=Metadata(name="other")), owner="ada", actor="ada")
 
 
-def put(document: Any, job: Job | None = None, *, parent: int | None = None, **more: Any) -> PolicyVersion:
+def put(document: Any, whose: Job | Project | None = None, *, parent: int | None = None, **more: Any) -> PolicyVersion:
     """Store it on top of the newest."""
-    scope = job.pk if job is not None else "fleet"
-    newest = selectors.newest(scope)
+    job, project = (whose if isinstance(whose, kind) else None for kind in (Job, Project))
+    scope = Whose(job=job, project=project)
+    newest = selectors.newest(scope.scope)
     known = parent if parent is not None else newest.number if newest is not None else 0
     edit = Edit(parent=known, reason="a test", actor="user:ada")
-    return services.put(job, document, edit, more.get("ground", Ground()))
+    return services.put(scope, document, edit, more.get("ground", Ground()))
 
 
 def decisions(job: Job, rule: str) -> list[tuple[str, bool]]:
@@ -202,9 +205,9 @@ def test_a_rollback_is_a_new_version_that_says_what_it_brought_back() -> None:
     put({"lease_s": 20})
     put({"lease_s": 30, "max_acts": 5})
     edit = Edit(parent=2, reason="too slow", actor="user:eve")
-    back = services.rollback(None, 1, edit)
+    back = services.rollback(FLEETS, 1, edit)
     assert (back.number, back.parent, back.restores, back.document) == (3, 2, 1, {"lease_s": 20})
-    services.rollback(None, 0, Edit(parent=3, reason="all of it", actor="user:eve"))
+    services.rollback(FLEETS, 0, Edit(parent=3, reason="all of it", actor="user:eve"))
     assert selectors.of_fleet() == DEFAULT
     rows = AuditEntry.objects.filter(action__startswith="policy.").order_by("id")
     assert [row.action for row in rows] == ["policy.put", "policy.put", "policy.rollback", "policy.rollback"]
@@ -218,7 +221,7 @@ def test_what_was_measured_since_stops_no_rollback() -> None:
     slow = Ground(measured={"lease_s": Measure(p99_s=25.0, samples=500, what="a step")})
     with pytest.raises(Invalid):
         put({"lease_s": 12}, ground=slow)
-    services.rollback(None, 1, Edit(parent=2, reason="as it was", actor="user:ada"))
+    services.rollback(FLEETS, 1, Edit(parent=2, reason="as it was", actor="user:ada"))
     assert selectors.of_fleet().lease_s == 12.0
 
 
@@ -265,3 +268,97 @@ def test_what_is_measured_is_read_from_rows() -> None:
     assert found.measured["lease_s"] == Measure(p99_s=3.0, samples=30, what="a step")
     assert found.measured["flush_limit_s"].p99_s == pytest.approx(7.0, abs=0.1)
     assert "save_first_s" not in found.measured
+
+
+def project_of(job: Job, name: str = "vision") -> Project:
+    """A project, in which the job is from now on."""
+    project = Project.objects.create(name=name)
+    Job.objects.filter(pk=job.pk).update(project=name)
+    job.refresh_from_db()
+    return project
+
+
+def test_a_projects_document_holds_back_its_jobs_alone_and_each_decision_names_the_documents_behind_it() -> None:
+    fleet = make_fleet(8)
+    first, other = run_job(fleet), another_job()
+    project = project_of(first)
+    put({"max_acts": 15})
+    row = put(RECOMMEND, project)
+    put({"lease_s": 30}, first)
+    put({"lease_s": 40}, first)
+    assert selectors.of_job(other.pk) == selectors.of_fleet() == config_of({"max_acts": 15})
+    kill_rank(fleet, live_ranks(first)[0])
+    reconcile_job(first.pk)
+    made = Decision.objects.filter(job=first, rule="replica_failure").latest("id")
+    assert (made.mode, made.policy_documents) == ("recommend", {"fleet": 1, "project": 1, "job": 2})
+    by_hand = config_of({"max_acts": 15, "lease_s": 40, "rule_modes": {"replica_failure": "recommend"}})
+    assert selectors.by_version(made.policy_version) == by_hand
+    assert row.version == config_of({"max_acts": 15} | RECOMMEND).version, "of the project, without the job's"
+
+
+def test_the_fleets_own_decisions_name_the_fleets_document() -> None:
+    make_fleet(3)
+    put({"max_acts": 15})
+    lost_device()
+    reconcile_fleet()
+    found = Decision.objects.filter(job=None)
+    assert found.exists() and all(row.policy_documents == {"fleet": 1} for row in found)
+
+
+def test_a_change_of_a_project_wakes_its_jobs_and_is_told_to_no_stream() -> None:
+    first, other = make_job(), another_job()
+    project = project_of(first)
+    Job.objects.update(due_at=from_s(now_s() + 3600.0))
+    put({"lease_s": 20}, project)
+    assert set(Job.objects.filter(due_at__lte=now()).values_list("pk", flat=True)) == {first.pk} != {other.pk}
+    assert not Event.objects.filter(kind="policy.changed").exists(), "a stream is read by who does not see the project"
+    entry = AuditEntry.objects.get(action="policy.put")
+    assert (entry.subject, entry.before, entry.after) == ("project:vision", {"lease_s": 10.0}, {"lease_s": 20.0})
+
+
+def test_a_project_with_the_name_of_a_scope_takes_no_place_but_its_own() -> None:
+    job = make_job()
+    project = project_of(job, "fleet")
+    put({"lease_s": 20}, project)
+    assert selectors.of_fleet() == DEFAULT and selectors.of_job(job.pk).lease_s == 20.0
+
+
+def test_a_change_of_the_fleet_that_projects_cannot_follow_is_refused_by_name_and_a_roll_back_is_not() -> None:
+    job = make_job()
+    project = project_of(job)
+    put({"lease_s": 12})
+    put({"lease_s": 20})
+    put({"witness_s": 15}, project)
+    with pytest.raises(Invalid) as refused:
+        put({"lease_s": 12})
+    (fault,) = refused.value.errors
+    assert (
+        fault["pointer"] == "/lease_s" and "the project vision: witness_s 15 could not be reached" in fault["message"]
+    )
+    with pytest.raises(Invalid):
+        put({})
+    assert put({"lease_s": 16}).number == 3
+    back = services.rollback(FLEETS, 1, Edit(parent=3, reason="it must work", actor="user:ada"))
+    assert back.number == 4 and selectors.of_job(job.pk).lease_s == 12.0
+
+
+def test_a_change_of_a_project_that_its_jobs_cannot_follow_is_refused_by_name_until_they_are_over() -> None:
+    job = make_job()
+    project = project_of(job)
+    put({"lease_s": 30}, project)
+    put({"witness_s": 25}, job)
+    with pytest.raises(Invalid) as refused:
+        put({"lease_s": 20}, project)
+    assert job.name in refused.value.errors[0]["message"]
+    Job.objects.filter(pk=job.pk).update(state="succeeded")
+    assert put({"lease_s": 20}, project).number == 2
+
+
+def test_a_projects_versions_come_back_as_the_fleets_do() -> None:
+    project = project_of(make_job())
+    put({"lease_s": 20}, project)
+    put({"lease_s": 40, "max_acts": 5}, project)
+    back = services.rollback(Whose(project=project), 1, Edit(parent=2, reason="too slow", actor="user:eve"))
+    assert (back.scope, back.number, back.restores, back.document) == ("project:vision", 3, 1, {"lease_s": 20})
+    services.rollback(Whose(project=project), 0, Edit(parent=3, reason="all of it", actor="user:eve"))
+    assert selectors.of(Whose(project=project)) == DEFAULT

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from controlplane.access.project_models import Project, Visibility
+from controlplane.changes.assembly.queue import FREED_S
 from controlplane.jobs.models import Attempt, Job
 from controlplane.jobs.services import submit_job
 from controlplane.policy.queue.place import Turn
@@ -29,12 +30,19 @@ def project(name: str, **settings: object) -> Project:
     return Project.objects.create(name=name, **base | settings)
 
 
-def of(name: str, label: str, *, priority: int = 500, nodes: int = 1, spares: int = 0, preemptible: bool = True) -> Job:
+def of(
+    name: str,
+    label: str,
+    *,
+    nodes: int = 1,
+    spares: int = 0,
+    **scheduling: object,
+) -> Job:
     """A job of this project, of whole nodes of two devices."""
     spec = job_spec(
         resources=specs.Resources(nodes=nodes, gpus_per_node=2, spares=specs.Spares(gpus=spares)),
         parallelism=specs.Parallelism(tp=1, pp=2),
-        scheduling=specs.Scheduling(priority=priority, preemptible=preemptible),
+        scheduling=specs.Scheduling(**scheduling),  # type: ignore[arg-type]
     )
     named = msgspec.structs.replace(spec, metadata=specs.Metadata(name=label, project=name))
     return submit_job(named, owner="ada", actor="ada")
@@ -131,3 +139,61 @@ def test_a_job_that_nobody_may_preempt_borrows_no_replica_more_either(preemptibl
     job = runs(fleet, of("red", "elastic", preemptible=preemptible))
     place = load_queue.place_of(job, yielded=1)
     assert place is not None and place.turn is turn
+
+
+def test_a_job_of_lower_priority_yields_for_the_quota_of_its_project_alone_and_the_one_that_waited_starts() -> None:
+    fleet = make_fleet(2)
+    project("red", quota_gpus=2, borrow_limit_gpus=0)
+    low = runs(fleet, of("red", "low", priority=300))
+    save(fleet, low, 1)
+    high = of("red", "high", priority=900)
+    reconcile_job(high.id)
+    assert asked() == [("low", "open")]
+    said = Decision.objects.get(job=high, rule="make_room").sentence
+    assert "for which the quota of its project has too few devices left" in said
+    told = queue_view.job_queue(job_of(high))
+    assert (told["turn"], [each["name"] for each in told["preempts"]]) == ("quota", ["low"])
+    save(fleet, low, 1)
+    reconcile_job(low.id)
+    leave(fleet, low)
+    for job in (low, high):
+        reconcile_job(job.id)
+    assert (state(low), state(high)) == ("preempted", "starting"), "one node was free all the time"
+
+
+def test_time_limits_are_ends_of_running_jobs_and_let_waiting_ones_pass() -> None:
+    fleet = make_fleet(3)
+    project("red", quota_gpus=4, borrow_limit_gpus=0)
+    runs(fleet, of("red", "limited", time_limit_s=4000.0))
+    (holder,) = load_queue.load_fleet().holders
+    assert holder.ends_s is not None
+    # It began an hour ago; its steps would take longer.
+    assert holder.ends_s - now().timestamp() == pytest.approx(400.0 + FREED_S, abs=5.0)
+    large = of("red", "large", nodes=2)
+    small, endless = of("red", "small", time_limit_s=300.0), of("red", "endless")
+    waiting = {job.id: job.limit_s for job in load_queue.waiting()}
+    assert waiting == {large.id: None, small.id: 300.0 + FREED_S, endless.id: None}
+    turns = {job.name: queue_view.job_queue(job)["turn"] for job in (large, small, endless)}
+    assert turns == {"large": "quota", "small": "backfill", "endless": "quota"}
+    expected = queue_view.job_queue(large)["expected_at"]
+    reconcile_job(small.id)
+    assert state(small) == "starting"
+    moved = load_queue.load_fleet()
+    assert {each.name: each.ends_s is not None for each in moved.holders} == {"limited": True, "small": True}
+    assert queue_view.job_queue(large)["expected_at"] is not None and expected is not None
+    said = queue_view.job_queue(endless)["sentence"]
+    assert "kept for large (priority 500), ahead of it: no time limit ends it before that is expected to start" in said
+
+
+def test_an_elastic_job_starts_with_what_the_quota_of_its_project_has_left() -> None:
+    fleet = make_fleet(3)
+    project("red", quota_gpus=4, borrow_limit_gpus=0)
+    runs(fleet, of("red", "first"))
+    job = of("red", "elastic", nodes=2, elastic=True)
+    reconcile_job(job.id)
+    attempt = Attempt.objects.get(job=job)
+    assert (state(job), attempt.yielded) == ("starting", 1), "two replicas are asked for, and two nodes are free"
+    (red,) = load_queue.load_fleet().projects
+    assert red.used == 4
+    said = Decision.objects.get(job=job, choice="place").sentence
+    assert "its project's quota has 2 devices for it" in said

@@ -5,15 +5,17 @@ from typing import Any
 import pytest
 from django.db.models import Q
 
+from controlplane.access.project_models import Project
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
-from controlplane.policies import services
+from controlplane.policies import selectors, services
 from controlplane.policies.services import Edit
-from controlplane.policy.document import DEFAULT, Ground, config_of
+from controlplane.policies.whose import FLEETS, Whose
+from controlplane.policy.document import Ground
 from controlplane.recovery.fleet_pass import reconcile_fleet
 from controlplane.recovery.models import Decision, Signal
 from controlplane.recovery.reconcile import reconcile_job
-from controlplane.recovery.replay import Page, candidate_of, replay
+from controlplane.recovery.replay import Page, replay
 from controlplane.runtime.clock import now
 from controlplane.runtime.ids import new_id
 from tests.integration.backend.builders import job_that_lost_a_rank, kill_rank, live_ranks, make_fleet, run_job
@@ -28,7 +30,7 @@ def _sees(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def by(document: dict[str, Any], **more: Any) -> Page:
-    return replay(since_s=3600.0, candidate=candidate_of(config_of(document)), **more)
+    return replay(since_s=3600.0, candidate=selectors.candidate(FLEETS, document), **more)
 
 
 def kinds(page: Page) -> list[tuple[str, str]]:
@@ -40,7 +42,7 @@ def kinds(page: Page) -> list[tuple[str, str]]:
 
 
 def put(document: Any, job: Job | None = None, parent: int = 0) -> None:
-    services.put(job, document, Edit(parent=parent, reason="a test", actor="user:ada"), Ground())
+    services.put(Whose(job=job), document, Edit(parent=parent, reason="a test", actor="user:ada"), Ground())
 
 
 def test_the_policy_that_decided_makes_every_decision_again_byte_for_byte() -> None:
@@ -110,7 +112,7 @@ def test_a_candidate_of_a_job_is_about_that_job_alone() -> None:
     _, job = job_that_lost_a_rank()
     other = Decision.objects.filter(job=job).earliest("id")
     Decision.objects.filter(pk=other.pk).update(job=None, key="of the fleet")
-    page = replay(since_s=3600.0, among=Q(job=job), candidate=candidate_of(DEFAULT, HOLD))
+    page = replay(since_s=3600.0, among=Q(job=job), candidate=selectors.candidate(Whose(job=job), HOLD))
     assert kinds(page) == [("held", "evict_and_replace")]
     assert page.replayed == Decision.objects.filter(job=job).count() == Decision.objects.count() - 1
     assert page.left_out == {}, "what is not the job's is not read"
@@ -163,3 +165,30 @@ def test_pages_together_are_the_whole(limit: int) -> None:
 def test_only_the_asked_time_is_made_again() -> None:
     job_that_lost_a_rank()
     assert replay(since_s=1e-3).replayed == 0
+
+
+def test_a_candidate_of_a_project_lies_between_the_fleets_document_and_each_jobs() -> None:
+    _, job = job_that_lost_a_rank()
+    project = Project.objects.get(name=job.project)
+    services.put(Whose(job=job), {"lease_s": 30}, Edit(parent=0, reason="a test", actor="user:ada"), Ground())
+    candidate = selectors.candidate(Whose(project=project), HOLD | {"lease_s": 20})
+    assert (candidate(job.pk).lease_s, dict(candidate(job.pk).rule_modes)) == (30.0, {"replica_failure": "recommend"})
+    assert candidate(None) == selectors.of_fleet()
+    page = replay(since_s=3600.0, among=Q(job__project=project.pk), candidate=candidate)
+    assert ("held", "evict_and_replace") in kinds(page)
+
+
+def test_what_a_projects_document_decided_is_made_again_byte_for_byte_after_it_has_changed() -> None:
+    fleet = make_fleet(5)
+    job = run_job(fleet)
+    project = Project.objects.get(name=job.project)
+    edit = Edit(parent=0, reason="a test", actor="user:ada")
+    services.put(Whose(project=project), HOLD, edit, Ground())
+    kill_rank(fleet, live_ranks(job)[0])
+    reconcile_job(job.id)
+    services.rollback(Whose(project=project), 0, Edit(parent=1, reason="a test", actor="user:ada"))
+    reconcile_job(job.id)
+    page = replay(since_s=3600.0)
+    assert page.replayed == page.equal == Decision.objects.count() and not page.differs
+    made = Decision.objects.filter(job=job, rule="replica_failure").order_by("id")
+    assert [row.policy_documents["project"] for row in made][:2] == [1, 2]

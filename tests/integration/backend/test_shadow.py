@@ -13,6 +13,7 @@ from controlplane.access.models import AuditEntry
 from controlplane.policies import selectors, services, shadows
 from controlplane.policies.models import RunRole, RunState, ShadowDecision, ShadowRun
 from controlplane.policies.services import Edit
+from controlplane.policies.whose import FLEETS
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.document import DEFAULT, Ground, config_of
 from controlplane.policy.shadow import Agreement, Bar, PricedBy, below, matrix_of
@@ -20,7 +21,7 @@ from controlplane.protocol.ledger import CauseKind, TimeClass
 from controlplane.protocol.rest.policy import ReplayCase
 from controlplane.recovery import ledger_pass, ledger_view, shadow_view, shadowing
 from controlplane.recovery.models import Decision, Incident
-from controlplane.recovery.replay import candidate_of, replay
+from controlplane.recovery.replay import replay
 from controlplane.runtime.clock import ago, now, now_s
 from controlplane.runtime.errors import Conflict, Invalid
 from controlplane.runtime.models import Event
@@ -65,7 +66,7 @@ def priced(run: ShadowRun, carry_on: shadowing.CarryOn = continued) -> ShadowRun
 
 def test_a_lease_that_is_far_too_short_is_caught_by_the_dry_run_and_by_the_shadow() -> None:
     keep(stills(0), name="sim")
-    page = replay(since_s=3600.0, candidate=candidate_of(config_of(SHORT)))
+    page = replay(since_s=3600.0, candidate=selectors.candidate(FLEETS, SHORT))
     assert [each for each in page.differs if isinstance(each.case, ReplayCase)], "the dry run continues some"
     run = priced(start(SHORT))
     score = shadowing.score(run)
@@ -77,7 +78,7 @@ def test_a_lease_that_is_far_too_short_is_caught_by_the_dry_run_and_by_the_shado
 
 def test_a_cap_of_one_act_is_caught_as_it_would_hold_where_the_live_policy_acted() -> None:
     keep(stills(0, strikes_s=(120.0, 150.0)), name="sim")
-    page = replay(since_s=3600.0, candidate=candidate_of(config_of(ONE_ACT)))
+    page = replay(since_s=3600.0, candidate=selectors.candidate(FLEETS, ONE_ACT))
     held = [each for each in page.differs if each.change and each.change.after and each.change.after.choice == "hold"]
     assert held, "the dry run says what would be held"
     run = priced(start(ONE_ACT))
@@ -138,7 +139,7 @@ def test_one_runs_at_a_time_and_it_has_to_differ() -> None:
 def test_what_was_compared_with_another_policy_is_not_promoted() -> None:
     keep(stills(0), name="sim")
     run = priced(start({"stop_grace_s": 11}))
-    services.put(None, {"max_acts": 9}, Edit(parent=0, reason="a test", actor="user:bob"), Ground())
+    services.put(FLEETS, {"max_acts": 9}, Edit(parent=0, reason="a test", actor="user:bob"), Ground())
     with pytest.raises(Conflict, match="not in force any more"):
         promote(run, parent=1)
 
@@ -176,7 +177,7 @@ def test_a_promoted_policy_that_does_better_stays_and_its_watch_ends() -> None:
 def test_a_watch_ends_where_somebody_changed_the_policy_meanwhile() -> None:
     keep(stills(0), name="sim")
     watch = promoted()
-    services.put(None, {"max_acts": 9}, Edit(parent=1, reason="a test", actor="user:bob"), Ground())
+    services.put(FLEETS, {"max_acts": 9}, Edit(parent=1, reason="a test", actor="user:bob"), Ground())
     shadowing.hold_to_bar(watch)
     assert ShadowRun.objects.get(pk=watch.pk).state == RunState.SUPERSEDED
     assert selectors.of_fleet().max_acts == 9, "nothing was brought back"

@@ -56,6 +56,23 @@ def test_a_jobs_document_narrows_that_job_alone(admin: World, holdfast: Run) -> 
     assert selectors.of_job(admin.job_id).lease_s == 50.0 and selectors.of_fleet() == DEFAULT
 
 
+def test_a_projects_document_narrows_its_jobs(admin: World, holdfast: Run) -> None:
+    assert holdfast("policy", "set", written("lease_s: 5\n"), "--project", "default").code == Exit.USAGE
+    done = holdfast("policy", "set", written("lease_s: 50\n"), "--project", "default", "-r", "slow steps")
+    assert done.code == Exit.OK and "lease_s: 10.0 -> 50" in done.out
+    assert "of the project default" in holdfast("policy", "show", "--project", "default").out
+    assert "project" in holdfast("policy", "show", "--job", "tiny").out
+    (row,) = holdfast("policy", "versions", "--project", "default", "-o", "json").json["items"]
+    assert row["reason"] == "slow steps"
+    assert holdfast("policy", "show", "--project", "default", "--job", "tiny").code == Exit.USAGE
+    assert "lease_s: 50.0 -> 10.0" in holdfast("policy", "rollback", "0", "--project", "default").out
+    assert (
+        "lease_s: 10.0 -> 60"
+        in holdfast("policy", "dry-run", written("lease_s: 60\n"), "--project", "default", "--seeds", "0").out
+    )
+    assert selectors.of_job(admin.job_id) == DEFAULT
+
+
 def test_a_faulty_document_changes_nothing_and_each_fault_has_its_fix(admin: World, holdfast: Run) -> None:
     refused = holdfast("policy", "set", written("max_acts: 0\nleese_s: 3\n"))
     assert refused.code == Exit.USAGE

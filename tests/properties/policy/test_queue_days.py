@@ -5,6 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from controlplane.policy.queue import preempt
+from controlplane.policy.queue.room import UNBOUNDED
 from controlplane.policy.queue.schedule import Planning
 from controlplane.policy.queue.shares import Shares
 from controlplane.simulator import choices
@@ -43,10 +44,12 @@ def test_no_promise_is_broken() -> None:
     assert [watch.violations for watch in watches] == [[] for _ in SEEDS]
     assert sum(watch.preemptions for watch in watches) > 0, "somebody yields in them"
     assert sum(watch.borrows for watch in watches) > 0, "some project borrows in them"
+    assert sum(watch.limited for watch in watches) > 0, "somebody passes for its time limit"
+    assert sum(watch.within for watch in watches) > 0, "somebody yields to its project's own"
 
 
 def test_a_plan_that_minds_no_quota_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Shares, "refuses", lambda self, job: ("", ""))
+    monkeypatch.setattr(Shares, "leaves", lambda self, job: UNBOUNDED)
     assert "quota:" in broken()
 
 

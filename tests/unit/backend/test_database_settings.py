@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from django.db import connection
 
+from benchmarks import settings as of_benchmarks
 from controlplane.config.env import Env, database
 
 
@@ -29,6 +31,14 @@ def test_sqlite_is_one_durable_file_with_a_single_writer(tmp_path: Path) -> None
     assert (options["transaction_mode"], options["timeout"]) == ("IMMEDIATE", 5)
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         assert pragma in options["init_command"]
+
+
+@pytest.mark.skipif("connection.vendor != 'sqlite'", reason="about SQLite's file")
+def test_the_suites_own_file_waits_for_no_disk_and_a_benchmarks_does(db: None) -> None:
+    with connection.cursor() as cursor:
+        assert cursor.execute("PRAGMA synchronous").fetchone() == (0,)
+        assert cursor.execute("PRAGMA secure_delete").fetchone() == (1,), "the rest is as it is in service"
+    assert "synchronous=FULL" in of_benchmarks.DATABASES["default"]["OPTIONS"]["init_command"]
 
 
 def test_any_other_database_is_refused(tmp_path: Path) -> None:

@@ -8,11 +8,14 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.document import (
     DEFAULT,
     MIN_SAMPLES,
+    Above,
+    Below,
     Ground,
     Measure,
     changes,
     checked,
     config_of,
+    conflicts,
     from_content,
     narrowed,
     plain,
@@ -22,12 +25,13 @@ from controlplane.policy.rules.registry import REMEDIAL
 from controlplane.protocol.states import Mode
 
 NOTHING = Ground()
-OF_JOBS = [field for field in FIELDS if field.of_jobs]
-OF_THE_FLEET = [field for field in FIELDS if not field.of_jobs]
+OF_JOBS = [field for field in FIELDS if field.narrows]
+OF_THE_FLEET = [field for field in FIELDS if not field.narrows]
 
 
 def faults(document: object, fleet: PolicyConfig | None = None, ground: Ground = NOTHING) -> list[tuple[str, str]]:
-    return [(fault.pointer, fault.message) for fault in checked(document, ground, fleet)]
+    above = Above(of="a job's", levels=(("the fleet's", fleet),)) if fleet is not None else None
+    return [(fault.pointer, fault.message) for fault in checked(document, ground, above)]
 
 
 def moved(field: Field, *, safer: bool) -> float:
@@ -202,3 +206,37 @@ def test_changes_name_fields_and_rows_of_tables() -> None:
 def test_every_rule_that_obeys_a_mode_may_be_lowered() -> None:
     document = {"rule_modes": dict.fromkeys(sorted(REMEDIAL), "observe")}
     assert faults(document) == [] and set(config_of(document).rule_modes) == set(REMEDIAL)
+
+
+FLEET = config_of({"lease_s": 20, "witness_s": 10, "rule_modes": {"straggler": "recommend"}})
+PROJECT = {"lease_s": 30, "rule_modes": {"restart": "observe"}}
+OF_A_JOB = Above(of="a job's", levels=(("the fleet's", FLEET), ("the project vision's", narrowed(FLEET, PROJECT))))
+
+
+@pytest.mark.parametrize(
+    ("document", "pointer", "words"),
+    [
+        ({"lease_s": 25}, "/lease_s", "25 is below the project vision's 30"),
+        ({"witness_s": 5}, "/witness_s", "5 is below the fleet's 10"),
+        ({"rule_modes": {"restart": "enforce"}}, "/rule_modes/restart", "the project vision's mode is observe"),
+        ({"rule_modes": {"straggler": "enforce"}}, "/rule_modes/straggler", "the fleet's mode is recommend"),
+    ],
+)
+def test_who_widens_learns_whose_document_stands_in_the_way(document: Any, pointer: str, words: str) -> None:
+    (fault,) = checked(document, NOTHING, OF_A_JOB)
+    assert fault.pointer == pointer and f"a job's policy may only narrow: {words}" in fault.message
+
+
+def test_a_change_of_the_fleet_that_leaves_projects_out_of_reach_is_refused_with_their_names() -> None:
+    whose = [f"the project p{number}" for number in range(7)]
+    below = [Below(whose=each, documents=({"witness_s": 15},)) for each in whose]
+    (fault,) = conflicts(FLEET, config_of({"lease_s": 12, "witness_s": 10}), below)
+    assert fault.pointer == "/lease_s" and "witness_s 15 could not be reached: lease_s would be 12" in fault.message
+    assert "the project p0, the project p1" in fault.message and "p4 and 2 more" in fault.message
+    assert conflicts(FLEET, config_of({"lease_s": 16}), below) == ()
+
+
+def test_what_is_out_of_reach_already_holds_no_change_up() -> None:
+    below = [Below(whose="the project a", documents=({"witness_s": 25},))]
+    assert conflicts(FLEET, config_of({"lease_s": 12}), below) == ()
+    assert conflicts(config_of({"lease_s": 40}), FLEET, below) != ()

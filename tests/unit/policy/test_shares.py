@@ -89,7 +89,7 @@ def test_a_job_that_no_one_may_preempt_borrows_nothing() -> None:
 
 
 def test_what_is_over_a_quota_keeps_nothing_from_other_projects() -> None:
-    lends = shared(2, runs("red", "r", 2), projects=two(borrow=0))
+    lends = shared(2, runs("red", "r", 2, priority=900), projects=two(borrow=0))
     plan = planned(lends, of("red", "a", 1, priority=900), of("blue", "b", 2))
     assert (starts(plan), turns(plan)["a"]) == (["b"], (Turn.QUOTA, False))
 
