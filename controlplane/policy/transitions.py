@@ -37,6 +37,7 @@ JOB: Table = {
         _J.RUNNING: "the first view is installed",
         _J.RECOVERING: "a replica was lost before the first step",
         _J.PENDING: "its devices are gone and no others are free",
+        _J.PREEMPTED: "started again while it was to yield its devices",
         _J.SUCCEEDED: "all steps were committed already",
         _J.FAILED: "its restart budget is spent",
         _J.CANCELLED: "cancelled by its user, or at its time limit",

@@ -14,6 +14,7 @@ from controlplane.policy.plan import (
 from controlplane.policy.request_facts import RequestFact
 from controlplane.policy.rules import lifecycle, preempt_request, resume_request
 from controlplane.policy.snapshot import JobSnapshot, LearnedTimes
+from controlplane.policy.transitions import JOB
 from controlplane.protocol.spec import Scheduling
 from controlplane.protocol.states import AttemptState, JobState, RequestKind, RequestState
 
@@ -60,6 +61,14 @@ def test_the_attempt_ends_when_a_newer_checkpoint_is_committed() -> None:
     assert action(decision, SetJobState).to is JobState.PREEMPTED
     assert action(decision, AnswerRequest).to is RequestState.DONE
     assert (decision.evidence["lost_steps"], decision.evidence["resumes_at_step"]) == (0, 50)
+
+
+def test_started_again_before_it_could_yield_it_yields_the_devices_of_the_new_attempt() -> None:
+    again = asked(RequestKind.PREEMPT, state=RequestState.TAKEN, attempt=None, taken_s=NOW_S - 5.0)
+    starting = change(world(again, saved=50), job=job(state=JobState.STARTING, committed_step=50))
+    decision = only(starting, preempt_request.RULE)
+    assert action(decision, SetJobState).to is JobState.PREEMPTED
+    assert JobState.PREEMPTED in JOB[JobState.STARTING], "the table allows it"
 
 
 def test_steps_since_the_save_are_saved_as_the_ranks_leave() -> None:
