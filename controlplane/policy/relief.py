@@ -72,23 +72,27 @@ def successor(
 
 def may_leave(snapshot: JobSnapshot) -> tuple[ReplicaFact, ...]:
     """Those of the relieved whose places are taken: without them as many hold the newest state, in a
-    view that is installed, as were placed. Those that are out of the view already come first."""
+    view that is installed, as were placed. Those that do not hold it come first, and of all those that are out of the
+    view already."""
     leaving, attempt = relieved(snapshot), snapshot.attempt
     if not leaving or attempt is None or not installed(snapshot):
         return ()
-    others = sum(holds_state(snapshot, r) for r in live_replicas(snapshot) if not r.relieved)
-    free = max(0, others + len(leaving) - wanted(attempt))
-    return tuple(sorted(leaving, key=lambda replica: (is_member(snapshot, replica), replica.index))[:free])
+    holding = sum(holds_state(snapshot, r) for r in live_replicas(snapshot))
+    behind = sum(not holds_state(snapshot, r) for r in leaving)
+    over = holding - wanted(attempt)
+    free = behind + over if over >= 0 else 0
+    return tuple(sorted(leaving, key=lambda r: (holds_state(snapshot, r), is_member(snapshot, r), r.index))[:free])
 
 
 def surplus(snapshot: JobSnapshot) -> ReplicaFact | None:
-    """One more than was placed lives and leaves for nobody, as whom it was to relieve stays: the newest of those that
-    compute nothing. None: there is none."""
+    """One more than was placed lives and leaves for nobody, as whom it was to relieve stays: of those that compute
+    nothing the one that is least far, the newest. None: there is none."""
     staying = [r for r in live_replicas(snapshot) if not r.relieved and not r.ordered_out]
     idle = [replica for replica in staying if not contributes(snapshot, replica)]
     if snapshot.attempt is None or len(staying) <= wanted(snapshot.attempt) or not idle:
         return None
-    return max(idle, key=lambda r: (not holds_state(snapshot, r), r.state_since_s, r.index))
+    far = [(holds_state(snapshot, r), is_member(snapshot, r), -r.state_since_s, -r.index) for r in idle]
+    return min(zip(far, idle, strict=True), key=lambda each: each[0])[1]
 
 
 def is_coming(snapshot: JobSnapshot, config: PolicyConfig) -> bool:

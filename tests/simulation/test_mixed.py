@@ -56,6 +56,7 @@ def test_each_kind_happens_by_its_option_and_breaks_nothing(name):
 @pytest.mark.parametrize(
     "seed",
     [
+        50635,
         940183,
         940269,
         960112,

@@ -9,6 +9,7 @@ from controlplane.protocol.states import JobState, ReplicaState
 
 from .builders import (
     CONTRIBUTOR,
+    JOINER,
     NOW_S,
     action,
     actions,
@@ -18,7 +19,7 @@ from .builders import (
     view_of,
     with_replica,
 )
-from .test_relief import LONG, caught_up, job, relieved, slow
+from .test_relief import LONG, caught_up, job, relieved, slow, swapped
 
 INTERVAL_S = LONG.resiliency.stragglers.interval_s
 
@@ -117,3 +118,31 @@ def test_with_as_many_as_were_placed_nobody_is_dismissed() -> None:
     assert decisions(gone, rule="swap") == ()
     recovering = change(world, job=job(spec=LONG, epoch=3, state=JobState.RECOVERING, progressed_s=NOW_S - 0.5))
     assert only(recovering, "swap").choice == "dismiss"
+
+
+def test_who_is_left_out_is_not_ended_for_a_place_that_nobody_has_taken_yet() -> None:
+    """1 was relieved when its node fell silent; 3 catches up yet, and whom it was to relieve stays after all."""
+    view = view_of((0, 1, CONTRIBUTOR), (2, 1, CONTRIBUTOR), (3, 1, JOINER), epoch=4)
+    view = change(view, left_out=(view_of((1, 1, CONTRIBUTOR)).members[0],))
+    world = change(swapped(), view=view, install=Install("job_1", 1, 4, 52, (0, 2)))
+    world = with_replica(world, 3, state=ReplicaState.CATCHING_UP, contributing=False, relieved="not needed")
+    decision = only(world, "swap")
+    assert (decision.choice, action(decision, Relieve).replica, action(decision, Relieve).reason) == ("stay", 3, "")
+    assert not actions(decision, StopReplica)
+    assert only(swapped(), "swap").choice == "retire", "its place is taken"
+
+
+def test_of_two_that_are_not_needed_the_one_that_is_less_far_is_dismissed() -> None:
+    starts = with_replica(
+        kept(caught_up(signals=())), 3, state=ReplicaState.CATCHING_UP, standby=False, state_since_s=NOW_S - 30.0
+    )
+    later = change(
+        starts.replica_by_index[3],
+        index=4,
+        state=ReplicaState.FORMING,
+        in_view=False,
+        joined_ranks=0,
+        state_since_s=NOW_S - 60.0,
+    )
+    world = change(starts, replicas=(*starts.replicas, later))
+    assert action(only(world, "swap"), Relieve).replica == 4
