@@ -5,7 +5,7 @@
 Each world of `controlplane.simulator.heartbeats` has a seed of its own: the real policy and step protocol over
 a simulated network, clock and trainer. A world is a line of the file as soon as it has run, so that a run
 that was stopped goes on where it was when it is started again with the same file. One core of the machine
-that this was written on simulates some 10,000 heartbeats a second, so 10^8 take it under three hours.
+that this was written on simulates some 4,000 heartbeats a second: 10^8 take seven hours of it.
 """
 
 import argparse
