@@ -32,6 +32,7 @@ from controlplane.policy.stepped import ClockSet
 from controlplane.recovery import ledger_rows
 from controlplane.recovery.counts import counted
 from controlplane.recovery.models import Incident, KeptCheckpoint, MarkedLines, Recomputation, Request
+from controlplane.recovery.resumption_models import Resumption
 from controlplane.recovery.steps import add_saves
 from controlplane.runtime import beats, events, windows
 from controlplane.runtime.clock import AHEAD_S, CLOCK_STEP_S, SEEN_WITHIN_S, from_s, now_s
@@ -44,6 +45,7 @@ MOVED: tuple[tuple[type[models.Model], str], ...] = (
     (Checkpoint, "verify_due_at"),
     (Checkpoint, "heard_at"),
     (Incident, "certificate_due_at"),
+    (Resumption, "certificate_due_at"),
     (Recomputation, "due_at"),
     (Recomputation, "ordered_at"),
     (KeptCheckpoint, "due_at"),

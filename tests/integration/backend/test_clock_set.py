@@ -19,6 +19,7 @@ from controlplane.jobs.models import Job
 from controlplane.protocol.commands import Body
 from controlplane.recovery import clock_set, sweep
 from controlplane.recovery.models import Incident, KeptCheckpoint, MarkedLines, Recomputation, Request
+from controlplane.recovery.resumption_models import Resumption
 from controlplane.runtime import beats, clock, keys
 from controlplane.runtime.clock import after, now, now_s
 from controlplane.runtime.models import ProcessBeat
@@ -46,6 +47,7 @@ def rows() -> dict[type[models.Model], models.Model]:
     return {
         Job: job,
         Checkpoint: checkpoint,
+        Resumption: Resumption.objects.create(id="res_1", job=job, yielded=1, opened_at=now(), began={}),
         Incident: incident,
         KeptCheckpoint: KeptCheckpoint.objects.create(
             incident=incident, job=job, checkpoint=checkpoint, since=now(), due_at=now()

@@ -96,6 +96,10 @@ holdfast node dead-letters node-3
 holdfast node confirm node-9 --reason "the machine in rack 9"
 holdfast node cordon node-9 --reason "a new cable"
 holdfast node uncordon node-9 --reason "it has its cable"
+holdfast node maintain node-9 --from 2h --for 1h --reason "new fans"
+holdfast window ls
+holdfast window cancel "$(holdfast window ls -o name | sed -n 1p)" --reason "no fans came"
+holdfast window set node-9 --from 2d --for 1h --reason "a new switch"
 holdfast node reset-device node-9 0 --reason "it is slow"
 holdfast node drain node-9 --reason "new fans"
 holdfast node rotate-key node-1
