@@ -46,7 +46,7 @@ class WithReason(Body, frozen=True, kw_only=True):
     reason: Reason
 
 
-class Window(Body, frozen=True, kw_only=True):
+class WindowOfNode(Body, frozen=True, kw_only=True):
     """When a node is away, as ISO-8601 with a time zone, and why."""
 
     starts_at: Annotated[datetime, Meta(tz=True)]
@@ -54,7 +54,7 @@ class Window(Body, frozen=True, kw_only=True):
     reason: Reason
 
 
-class Maintenance(Window, frozen=True, kw_only=True):
+class Maintenance(WindowOfNode, frozen=True, kw_only=True):
     """Over these nodes, by id; or over those in a `segment`."""
 
     nodes: Annotated[tuple[Annotated[str, Meta(max_length=32)], ...], Meta(max_length=1000)] = ()

@@ -103,12 +103,18 @@ _KEY = {
 }
 
 
+def _take(kind: Any, structs: dict[str, Any]) -> None:
+    """By its name, of which there is one: a second type of that name would stand for the first."""
+    known = structs.setdefault(kind.__name__, kind)
+    assert known is kind, f"{known.__module__} and {kind.__module__} both have a {kind.__name__}"
+
+
 def _schema(answer: Any, structs: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(answer, GenericAlias):
-        structs[answer.__name__] = answer
+        _take(answer, structs)
         return _ref(answer.__name__)
     item = get_args(answer)[0]
-    structs[item.__name__] = item
+    _take(item, structs)
     return {
         "type": "object",
         "required": ["items", "next", "as_of_seq"],
@@ -128,7 +134,7 @@ def _body(kind: Any, structs: dict[str, Any]) -> dict[str, Any]:
             "required": True,
             "content": {name: {"schema": schema} for name in ("application/json", "application/yaml")},
         }
-    structs[kind.__name__] = kind
+    _take(kind, structs)
     return {"required": True, "content": {"application/json": {"schema": _ref(kind.__name__)}}}
 
 

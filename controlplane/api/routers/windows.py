@@ -65,12 +65,12 @@ def set_window(request: HttpRequest) -> HttpResponse:
     "/nodes/{rid:node_id}:maintain",
     summary="Set a maintenance window of a node",
     auth=needs(Scope.OPERATE),
-    openapi_extra=describe(rest.Accepted, status=202, body=bodies.Window, errors=(404, 409, 415, 422)),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WindowOfNode, errors=(404, 409, 415, 422)),
 )
 def maintain(request: HttpRequest, node_id: str) -> HttpResponse:
     """It is empty when the window starts, takes no start that is not expected to be over before, and takes work again
     when it is over. `/windows/{window}:cancel` takes it back."""
-    body, actor = bodies.read(request, bodies.Window), principal_of(request).name
+    body, actor = bodies.read(request, bodies.WindowOfNode), principal_of(request).name
     return once(request, lambda: _set(request, [node_id], body, actor))
 
 
@@ -92,7 +92,7 @@ def cancel(request: HttpRequest, window_id: str) -> HttpResponse:
     return once(request, effect)
 
 
-def _set(request: HttpRequest, nodes: list[str], body: bodies.Window, actor: str) -> Effect:
+def _set(request: HttpRequest, nodes: list[str], body: bodies.WindowOfNode, actor: str) -> Effect:
     made = windows.set_window(
         nodes,
         starts_at=body.starts_at,

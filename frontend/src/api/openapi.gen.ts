@@ -5590,15 +5590,26 @@ export interface components {
         };
         /**
          * Window
-         * @description When a node is away, as ISO-8601 with a time zone, and why.
+         * @description A known end of a node. `over_at`: since when it does not hold any more, and why (`over_by`); a window whose time
+         *         has passed has none.
          */
         Window: {
-            /** Format: date-time */
-            ends_at: string;
-            /** @description Why; kept in the audit log. */
+            back_at: string | null;
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
+            id: string;
+            leaves_at: string;
+            node_id: string;
+            node_name: string;
+            over_at: string | null;
+            over_by: string;
             reason: string;
-            /** Format: date-time */
-            starts_at: string;
+            said_at: string;
+            /** @enum {string} */
+            source: "spot" | "window";
+            who: string;
         };
         /**
          * WindowFilter
@@ -5628,6 +5639,18 @@ export interface components {
              * @default
              */
             node_id: string;
+        };
+        /**
+         * WindowOfNode
+         * @description When a node is away, as ISO-8601 with a time zone, and why.
+         */
+        WindowOfNode: {
+            /** Format: date-time */
+            ends_at: string;
+            /** @description Why; kept in the audit log. */
+            reason: string;
+            /** Format: date-time */
+            starts_at: string;
         };
         /**
          * WithReason
@@ -5967,6 +5990,7 @@ export type WatchQuery = components['schemas']['WatchQuery'];
 export type WhichShadow = components['schemas']['WhichShadow'];
 export type Window = components['schemas']['Window'];
 export type WindowFilter = components['schemas']['WindowFilter'];
+export type WindowOfNode = components['schemas']['WindowOfNode'];
 export type WithReason = components['schemas']['WithReason'];
 export type Word = components['schemas']['Word'];
 export type XidAround = components['schemas']['XidAround'];
@@ -8135,7 +8159,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["Window"];
+                "application/json": components["schemas"]["WindowOfNode"];
             };
         };
         responses: {

@@ -32,7 +32,7 @@ for _ in range(6):
         for _ in range(3):
             held.append(socket.socket(socket.AF_UNIX))
             held[-1].connect(sys.argv[1])
-        print("in", flush=True)
+        os.write(1, b"in\\n")
         while os.getppid() == leader:
             time.sleep(0.05)
         os._exit(0)
