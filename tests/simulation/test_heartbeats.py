@@ -8,12 +8,11 @@ from controlplane.policy import void
 from controlplane.simulator import heartbeats
 from controlplane.simulator.__main__ import main
 
-HEARTBEATS = 50_000 if "HOLDFAST_TEST_RELEASE" in os.environ else 20_000
-"""Enough for a policy without the look at what came after a finding to evict somebody."""
+HEARTBEATS, NODES = 100_000 if "HOLDFAST_TEST_RELEASE" in os.environ else 20_000, 12
 
 
 def test_late_and_lost_heartbeats_and_pauses_that_end_evict_nobody():
-    total = heartbeats.measure(HEARTBEATS)
+    total = heartbeats.measure(HEARTBEATS, nodes=NODES)
     assert total.heartbeats >= HEARTBEATS
     assert total.pauses > 0
     assert total.stops > 0
@@ -35,7 +34,8 @@ def test_without_the_look_at_what_came_after_a_finding_it_fails(monkeypatch):
     monkeypatch.setattr(void, "is_void", lambda snapshot, signal: False)
     monkeypatch.setattr(failures, "is_void", lambda snapshot, signal: False)
     monkeypatch.setattr("controlplane.policy.rules.void.is_settled", lambda snapshot, signal: False)
-    assert heartbeats.measure(HEARTBEATS).evictions > 0
+    count = heartbeats.one(73_000_007, nodes=NODES, world_s=150.0)
+    assert count.evictions == count.stops > 0
 
 
 def test_the_command_prints_what_was_run_and_its_verdict(capsys):

@@ -345,8 +345,17 @@ def queue(found: Living) -> None:
         found.ended(world)
 
 
+def departures(found: Living) -> None:
+    """Providers take nodes and people set windows, each with a moment of its own."""
+    world = World(13)
+    found.watch(world)
+    world.run(2, extras=Extras(notices=2, windows=2))
+    found.ended(world)
+
+
 SCENES: tuple[Callable[[Living], None], ...] = (
     seeds,
+    departures,
     comes_and_goes,
     rehearsals,
     places,
