@@ -1,5 +1,7 @@
 """The ledger of worlds in which the real policy recovers a job: its ETTR against a stopwatch beside the world."""
 
+import os
+
 import pytest
 
 from controlplane.policy.ledger.account import account
@@ -43,7 +45,7 @@ class Watched:
 
 
 @pytest.mark.parametrize("recovery", [WHOLE, REPLICA, OURS], ids=lambda recovery: recovery.name)
-@pytest.mark.parametrize("seed", [7, 11])
+@pytest.mark.parametrize("seed", [7, 11] if "HOLDFAST_TEST_RELEASE" in os.environ else [7])
 def test_its_effective_time_is_that_of_a_stopwatch_within_half_a_point(recovery: Recovery, seed: int) -> None:
     watched = Watched(recovery, seed)
     end_s = watched.meter.moments[-1][0]

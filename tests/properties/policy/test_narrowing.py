@@ -1,6 +1,7 @@
 """Whatever fleet, project and job write: what is decided by is never wider than any of them, in any field."""
 
 import csv
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.document import DEFAULT, Above, Below, Ground, checked, config_of, conflicts, narrowed
 from controlplane.policy.rules.registry import REMEDIAL
 
+EXAMPLES = 300 if "HOLDFAST_TEST_RELEASE" in os.environ else 100
 MODES = ("observe", "recommend", "enforce")
 TABLE = Path(controlplane.policy.__file__).with_name("data") / "policy_fields.csv"
 ROWS = [*csv.DictReader(TABLE.read_text(encoding="utf-8").splitlines())]
@@ -44,7 +46,7 @@ def no_wider(config: PolicyConfig, above: PolicyConfig) -> bool:
     return fields and all(mode(config, rule) <= mode(above, rule) for rule in REMEDIAL)
 
 
-@settings(max_examples=300)
+@settings(max_examples=EXAMPLES)
 @given(documents, documents, documents)
 def test_what_is_decided_by_is_no_wider_than_any_scope_above_it(
     fleet: dict[str, Any], project: dict[str, Any], job: dict[str, Any]
@@ -61,7 +63,7 @@ def test_what_is_decided_by_is_no_wider_than_any_scope_above_it(
     assert of_job.xid_overrides == of_fleet.xid_overrides
 
 
-@settings(max_examples=300)
+@settings(max_examples=EXAMPLES)
 @given(documents, documents, documents)
 def test_what_is_accepted_means_what_it_says_and_what_widens_is_refused_there(
     fleet: dict[str, Any], project: dict[str, Any], job: dict[str, Any]
@@ -91,7 +93,7 @@ def unreachable(config: PolicyConfig) -> set[str]:
     return {name for name, limit in WITHIN.items() if getattr(config, name) > getattr(config, limit)}
 
 
-@settings(max_examples=300)
+@settings(max_examples=EXAMPLES)
 @given(documents, documents, documents, documents)
 def test_a_change_above_is_refused_exactly_where_it_leaves_a_threshold_below_out_of_reach(
     was: dict[str, Any], would: dict[str, Any], project: dict[str, Any], job: dict[str, Any]
