@@ -1,6 +1,7 @@
 """The mixed schedule, its kinds of faults one by one, and what the checkers say."""
 
 import json
+import os
 from dataclasses import fields
 
 import msgspec
@@ -46,6 +47,14 @@ HAPPENS = {
 }
 
 
+RELEASE = "HOLDFAST_TEST_RELEASE" in os.environ
+ONCE = (
+    50635, 940183, 940269, 960112, 960265, 990146, 990157, 990202, 990511, 1000199,
+    1005223, 1105197, 1105561, 1303981, 1305083, 1306724, 1306973, 1307834, 1308607, 1309140,
+)  # fmt: skip
+"""Seeds that once ended with a violation; `make test` runs the first of them."""
+
+
 @pytest.mark.parametrize("name", [field.name for field in fields(Extras)])
 def test_each_kind_happens_by_its_option_and_breaks_nothing(name):
     outcome = World(13).run(4, extras=Extras(**{name: 4}))
@@ -53,31 +62,7 @@ def test_each_kind_happens_by_its_option_and_breaks_nothing(name):
     assert outcome.violations == ()
 
 
-@pytest.mark.parametrize(
-    "seed",
-    [
-        50635,
-        940183,
-        940269,
-        960112,
-        960265,
-        990146,
-        990157,
-        990202,
-        990511,
-        1000199,
-        1005223,
-        1105197,
-        1105561,
-        1303981,
-        1305083,
-        1306724,
-        1306973,
-        1307834,
-        1308607,
-        1309140,
-    ],
-)
+@pytest.mark.parametrize("seed", ONCE if RELEASE else ONCE[:8])
 def test_a_seed_that_once_ended_with_a_violation_passes(seed):
     assert mixed.run(seed).violations == ()
 

@@ -16,7 +16,7 @@ from controlplane.simulator.timing import Timing
 from controlplane.simulator.world import World, WorldPlan, job_spec
 
 # Before a release as many again.
-MANY, FEW = (40, 12) if "HOLDFAST_TEST_RELEASE" in os.environ else (20, 6)
+MANY, FEW = (40, 12) if "HOLDFAST_TEST_RELEASE" in os.environ else (10, 6)
 NODES = {f"node-{index}": 2 for index in range(5)}
 
 # What each of them found, when it was found.
