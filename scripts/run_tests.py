@@ -115,11 +115,11 @@ JUDGED = (
             "effective_time", "effective_time_joined", "elsewhere", "ends", "entrypoints", "evidence",
             "figures", "figures_agree", "fleetmap", "gpu_ledger", "held_nodes", "identity", "incident_causes",
             "incident_machine", "incident_timeline", "incidents", "keeping", "known_ends", "lasting_flags",
-            "launch_fields", "ledger_preemption", "load_growth", "logs", "looks", "make_room", "node_findings",
-            "not_heard", "one_truth", "opinion", "pace", "policies", "preemption", "quotas", "readers", "real_clock",
-            "recompute", "relief", "replay", "requests", "set_back", "shadow", "shared_incidents",
-            "shared_runs", "sockets", "speed", "stall", "stuck", "two_deaths", "two_nodes", "unknown_signals",
-            "void_starts", "windows", "work_at_risk",
+            "launch_fields", "ledger_failures", "ledger_preemption", "load_growth", "logs", "looks",
+            "make_room", "node_findings", "not_heard", "one_truth", "opinion", "pace", "policies", "preemption",
+            "quotas", "readers", "real_clock", "recompute", "relief", "replay", "requests", "resumptions",
+            "set_back", "shadow", "shared_incidents", "shared_runs", "sockets", "speed", "stall", "stuck",
+            "two_deaths", "two_nodes", "unknown_signals", "void_starts", "windows", "work_at_risk",
         )
     ),
 )  # fmt: skip
