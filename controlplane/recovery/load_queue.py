@@ -18,7 +18,6 @@ from controlplane.changes.assembly.queue import (
     Held,
     held_back,
     holder_of,
-    limited_s,
     may_be_outranked,
     uncounted,
     used_by_project,
@@ -29,6 +28,7 @@ from controlplane.jobs.models import Attempt, Job, JobPace, Rank, Replica
 from controlplane.policies import selectors as policies
 from controlplane.policy.queue import until
 from controlplane.policy.queue.demand import first_demand
+from controlplane.policy.queue.ends import limited_s, over_s
 from controlplane.policy.queue.place import QueuePlace
 from controlplane.policy.queue.rows import Demand, Holder, Pending, QueueConfig, QueueFleet, config_of
 from controlplane.policy.queue.schedule import growth, schedule
@@ -96,8 +96,8 @@ def place_of_new(document: JobSpec, rights: Rights = EVERYTHING) -> QueuePlace |
 
 def _of_new(spec: TrainSpec) -> Demand:
     limit_s = spec.scheduling.time_limit_s
-    over_s = until.over_s(now_s(), limit_s=limit_s, begun_s=None, left=spec.training.steps, recent=())
-    return msgspec.structs.replace(first_demand(spec), over_s=over_s)
+    expected_s = over_s(now_s(), limit_s=limit_s, begun_s=None, left=spec.training.steps, recent=())
+    return msgspec.structs.replace(first_demand(spec), over_s=expected_s)
 
 
 def _grower(job: Job, kept: Kept) -> Pending:
@@ -300,7 +300,7 @@ def _over(jobs: Mapping[str, Kept], placed: Mapping[str, list[tuple[str, float]]
     paces = dict(JobPace.objects.filter(job__in=placed).values_list("job_id", "pace"))
     steps = dict(Job.objects.filter(pk__in=placed).values_list("id", "committed_step"))
     return {
-        job_id: until.over_s(
+        job_id: over_s(
             now_s(),
             limit_s=kept.limit_s,
             begun_s=placed[job_id][-1][1] if job_id in placed else None,

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from controlplane.changes.assembly.queue import HOUR_S, Asks, Held, Trained, holder_of, limited_s, stake_of
+from controlplane.changes.assembly.queue import HOUR_S, Asks, Held, Trained, holder_of, stake_of
 from controlplane.policy.config import PolicyConfig
+from controlplane.policy.queue.ends import limited_s
 from controlplane.policy.queue.place import HAS_ROOM
 from controlplane.policy.queue.rows import (
     Demand,

@@ -16,7 +16,6 @@ from controlplane.changes.assembly.queue import (
     held_back,
     holder_of,
     lender_of,
-    limited_s,
     may_be_outranked,
     stake_of,
     uncounted,
@@ -29,6 +28,7 @@ from controlplane.policy.leaving import is_away
 from controlplane.policy.placement import PLACEABLE
 from controlplane.policy.queue import until
 from controlplane.policy.queue.demand import first_demand, growth_demand, later_demand
+from controlplane.policy.queue.ends import limited_s, over_s
 from controlplane.policy.queue.place import FRONT, QueuePlace
 from controlplane.policy.queue.rows import Holder, Lender, Pending, QueueFleet, QueuePlan, Share, Stake, config_of
 from controlplane.policy.queue.schedule import growth, schedule
@@ -138,10 +138,10 @@ def _pending(rows: Rows, config: PolicyConfig, now_s: float, projects: Projects 
         submitted_s=rows.created_s,
         demand=msgspec.structs.replace(
             later_demand(rows.spec) if attempts else first_demand(rows.spec),
-            over_s=until.over_s(
+            over_s=over_s(
                 now_s,
                 limit_s=rows.spec.scheduling.time_limit_s,
-                begun_s=attempts[-1].started_s if attempts else None,
+                begun_s=_begun_s(rows),
                 left=rows.spec.training.steps - rows.committed_step,
                 recent=rows.calm[:RECENT],
             ),

@@ -13,14 +13,13 @@ from controlplane.changes.assembly.measured import Times, learned_times
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import TERMINAL_JOB
 from controlplane.policy.ladder import backoff_s
+from controlplane.policy.queue.ends import over_s
 from controlplane.policy.queue.rows import Holder, Lender, Part, Stake
 from controlplane.policy.snapshot import DeviceFact
 from controlplane.protocol.states import QUEUED_JOB, UNFIT, JobState
 
 HOUR_S = 3600.0
 LEAVING = "its ranks still save and leave their devices"
-FREED_S = 5.0
-"""At its time limit a job's ranks are killed: so much later their devices are free."""
 PAUSES = "no node would start its last attempt, and it pauses before the next"
 
 
@@ -88,13 +87,6 @@ class Held:
     uncounted: int = 0
 
 
-def limited_s(limit_s: float, begun_s: float | None, now_s: float) -> float | None:
-    """In how many seconds at the latest a job's devices are free again by its time limit (0: it has none, and so has
-    the answer). `begun_s`: when its first attempt was placed; None: it is placed now."""
-    since_s = now_s - begun_s if begun_s is not None else 0.0
-    return max(0.0, limit_s - since_s) + FREED_S if limit_s > 0.0 else None
-
-
 def uncounted(spares: int, asked: int) -> int:
     """Of so many devices of nodes that are a job's spares those that count for no quota: beyond what it asks for."""
     return max(0, spares - asked)
@@ -148,15 +140,13 @@ def holder_of(job: Held, now_s: float) -> Holder:
         for piece in sorted(job.pieces, key=lambda piece: piece.index)
         if piece.trains and (piece.index, piece.incarnation) not in job.gives
     )
-    over_s = [] if job.left is None or not job.recent else [max(0, job.left) * float(median(job.recent))]
-    if job.begun_s is not None and (left_s := limited_s(job.limit_s, job.begun_s, now_s)) is not None:
-        over_s.append(left_s)
+    limit_s = job.limit_s if job.begun_s is not None else 0.0
     return Holder(
         id=job.id,
         name=job.name,
         priority=job.priority,
         devices=tuple(sorted((Counter(job.devices) - leaving).items())),
-        ends_s=now_s + min(over_s) if over_s else None,
+        ends_s=over_s(now_s, limit_s=limit_s, begun_s=job.begun_s, left=job.left, recent=job.recent),
         leaves=job.state in QUEUED_JOB or job.state in TERMINAL_JOB or job.yields_to is not None,
         yields_to=job.yields_to or job.gives_to,
         stake=job.stake,

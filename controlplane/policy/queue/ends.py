@@ -1,14 +1,35 @@
-"""When running jobs are expected to end, and what is free then: counted as far as somebody asks.
+"""When jobs are expected to end, and what is free then: counted as far as somebody asks.
 
-An end is expected by the pace of the newest steps or by the job's time limit, whichever comes first
-(`changes.assembly.queue`). Asked by `policy.queue.schedule` and its explanation. Pure.
+An end is expected by the pace of the newest steps or by the job's time limit, whichever comes first. Asked by
+`policy.queue.schedule`, its explanation, and whoever assembles what they plan with. Pure.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import median
 from typing import NamedTuple
 
 from controlplane.policy.queue.room import Room, Tally
 from controlplane.policy.queue.rows import Holder
+
+FREED_S = 5.0
+"""At its time limit a job's ranks are killed: so much later their devices are free."""
+
+
+def limited_s(limit_s: float, begun_s: float | None, now_s: float) -> float | None:
+    """In how many seconds at the latest a job's devices are free again by its time limit (0: it has none, and so has
+    the answer). `begun_s`: when its first attempt was placed; None: it is placed now."""
+    since_s = now_s - begun_s if begun_s is not None else 0.0
+    return max(0.0, limit_s - since_s) + FREED_S if limit_s > 0.0 else None
+
+
+def over_s(
+    now_s: float, *, limit_s: float, begun_s: float | None, left: int | None, recent: Sequence[float]
+) -> float | None:
+    """Server seconds by which a job's devices are expected to be free: by its time limit (see `limited_s`), and at the
+    pace of its `recent` steps, of which `left` are to come (None: not known); None: nobody knows."""
+    by_pace_s = None if left is None or not recent else max(0, left) * float(median(recent))
+    spans_s = (limited_s(limit_s, begun_s, now_s), by_pace_s)
+    return min((now_s + span_s for span_s in spans_s if span_s is not None), default=None)
 
 
 class Ending(NamedTuple):

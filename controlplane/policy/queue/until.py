@@ -5,8 +5,7 @@ name of their own, which `Types` reads. From its return on it lends to everybody
 holds until that moment. So the plan needs no other arithmetic. Pure.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
+from collections.abc import Iterable, Mapping
 
 from controlplane.policy.known_end import KnownEnd
 from controlplane.policy.leaving import is_away
@@ -29,14 +28,6 @@ def suits(model: str, demand: Demand) -> bool:
     if demand.gpu_type is not None and not is_type(name, demand.gpu_type):
         return False
     return not leaves or (demand.over_s is not None and demand.over_s <= float(leaves))
-
-
-def over_s(now_s: float, *, limit_s: float, begun_s: float | None, left: int, recent: Sequence[float]) -> float | None:
-    """Server seconds by which a job that waits is expected to be over: by its time limit, which counts from `begun_s`
-    (None: it has not begun), and at the pace of its newest steps; None: nobody knows."""
-    by_limit = (begun_s if begun_s is not None else now_s) + limit_s if limit_s > 0.0 else None
-    by_pace = now_s + max(0, left) * float(median(recent)) if recent else None
-    return min((at_s for at_s in (by_limit, by_pace) if at_s is not None), default=None)
 
 
 def lent(lender: Lender, end: KnownEnd | None, now_s: float) -> tuple[Lender, ...]:

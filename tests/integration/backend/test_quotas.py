@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from controlplane.access.project_models import Project, Visibility
-from controlplane.changes.assembly.queue import FREED_S
 from controlplane.jobs.models import Attempt, Job
 from controlplane.jobs.services import submit_job
+from controlplane.policy.queue.ends import FREED_S
 from controlplane.policy.queue.place import Turn
 from controlplane.protocol import spec as specs
 from controlplane.recovery import load_queue, queue_view

@@ -2,7 +2,8 @@
 
 import pytest
 
-from controlplane.changes.assembly.queue import FREED_S, Held, holder_of, limited_s
+from controlplane.changes.assembly.queue import Held, holder_of
+from controlplane.policy.queue.ends import FREED_S, limited_s
 from controlplane.policy.queue.place import Turn
 
 from .builders import change

@@ -5,6 +5,7 @@ import pytest
 
 from controlplane.policy.known_end import KnownEnd
 from controlplane.policy.queue import until
+from controlplane.policy.queue.ends import FREED_S, over_s
 from controlplane.policy.queue.place import Turn
 from controlplane.policy.queue.rows import Demand, Lender, Pending, QueueConfig, QueueFleet
 from controlplane.policy.queue.schedule import schedule
@@ -64,13 +65,13 @@ def test_nobody_outranks_a_window() -> None:
     ("limit_s", "begun_s", "left", "recent", "expected_s"),
     [
         (0.0, None, 10, (), None),
-        (600.0, None, 10, (), NOW_S + 600.0),
-        (600.0, NOW_S - 500.0, 10, (), NOW_S + 100.0),
+        (600.0, None, 10, (), NOW_S + 600.0 + FREED_S),
+        (600.0, NOW_S - 500.0, 10, (), NOW_S + 100.0 + FREED_S),
         (0.0, None, 10, (1.0, 2.0, 9.0), NOW_S + 20.0),
-        (15.0, None, 10, (2.0,), NOW_S + 15.0),
+        (12.0, None, 10, (2.0,), NOW_S + 12.0 + FREED_S),
     ],
 )
 def test_a_job_is_over_by_its_limit_or_at_its_pace(
     limit_s: float, begun_s: float | None, left: int, recent: tuple[float, ...], expected_s: float | None
 ) -> None:
-    assert until.over_s(NOW_S, limit_s=limit_s, begun_s=begun_s, left=left, recent=recent) == expected_s
+    assert over_s(NOW_S, limit_s=limit_s, begun_s=begun_s, left=left, recent=recent) == expected_s
