@@ -4,9 +4,11 @@ What an agent says of its provider's notice comes by `recovery.commit`, what peo
 follows is the policy's (`policy.leaving`). Callers hold the node's row.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
+
+from django.db.models import QuerySet
 
 from controlplane.fleet.models import KnownEnd, Node
 from controlplane.fleet.present import holding
@@ -62,13 +64,13 @@ def view(row: KnownEnd) -> Json:
 
 def note(node: Node, leaves_s: float, reason: str) -> None:
     """Its agent says that it leaves then: what it said before does not hold any more."""
-    for row in _notices(node):
-        row.leaves_at, row.reason, row.boot_id = from_s(leaves_s), reason, node.boot_id
-        row.said_at = now()
+    leaves_at, row = from_s(leaves_s), _notices(node).first()
+    if row is None:
+        row = _create(node, EndSource.SPOT, leaves_at=leaves_at, reason=reason, who=AGENT, boot_id=node.boot_id)
+    else:
+        row.leaves_at, row.reason, row.boot_id, row.said_at = leaves_at, reason, node.boot_id, now()
         row.save(update_fields=["leaves_at", "reason", "boot_id", "said_at"])
-        return publish_node(node, "node.leaves", f"Node {node.name} leaves {_when(row)}: {reason}")
-    row = _create(node, EndSource.SPOT, leaves_at=from_s(leaves_s), reason=reason, who=AGENT, boot_id=node.boot_id)
-    return publish_node(node, "node.leaves", f"Node {node.name} leaves {_when(row)}, as its provider says: {reason}")
+    publish_node(node, "node.leaves", f"Node {node.name} leaves {_when(row)}, as its provider says: {reason}")
 
 
 def stays(node: Node, why: str) -> None:
@@ -98,7 +100,7 @@ def end(row: KnownEnd, why: str) -> None:
     publish_node(row.node, "node.stays", f"Node {row.node.name} does not leave {_when(row)}: {why}")
 
 
-def _notices(node: Node) -> Iterable[KnownEnd]:
+def _notices(node: Node) -> QuerySet[KnownEnd]:
     return KnownEnd.objects.select_related("node").filter(node=node, source=EndSource.SPOT, over_at=None)
 
 

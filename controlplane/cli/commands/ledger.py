@@ -1,21 +1,19 @@
 """holdfast ledger: where the seconds of devices went."""
 
 import csv
-import re
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from controlplane.cli import context
+from controlplane.cli import context, spans
 from controlplane.cli.context import Output
 from controlplane.cli.exits import CliError
 from controlplane.cli.output import ABSENT, Column, Format, Row, emit_rows, number, percent, say, span, text, to_json
 
-UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 HOUR_S = 3600.0
 ABSENT_MEAN = "not observed"
 FIELDS = ("since", "until", "by", "kind", "id", "label", "class", "gpu_s", "gpu_hours", "money", "currency")
@@ -81,11 +79,11 @@ def ledger(
     """Every second of every device in one class, with its cause."""
     if export is not None and export.suffix not in (".csv", ".parquet"):
         raise CliError(f"{export}: neither .csv nor .parquet", fix="give a name that ends in one of them")
-    last = datetime.now(UTC) if until is None else instant(until)
+    last = datetime.now(UTC) if until is None else spans.instant(until)
     with context.client() as client:
         name = job and client.jobs.get(job).id
         found = client.ledger.get(
-            by=by.value, since=begin(since, last).isoformat(), until=last.isoformat(), limit=limit, job=name,
+            by=by.value, since=spans.since(since, last).isoformat(), until=last.isoformat(), limit=limit, job=name,
             project=project, node=node,
         )  # fmt: skip
         answer = context.plain(found)
@@ -99,21 +97,6 @@ def ledger(
     emit_rows(answer["rows"], COLUMNS, output, context.screen(), name="id")
     if output in (Format.TABLE, Format.WIDE):
         context.hint(*_words(answer))
-
-
-def begin(since: str, until: datetime) -> datetime:
-    """So long before the end, or that instant. Raises CliError."""
-    found = re.fullmatch(r"(\d{1,6})([mhdw])", since)
-    return until - timedelta(seconds=int(found[1]) * UNITS_S[found[2]]) if found else instant(since)
-
-
-def instant(words: str) -> datetime:
-    """Raises CliError for what is none."""
-    try:
-        found = datetime.fromisoformat(words)
-    except ValueError as error:
-        raise CliError(f"{words!r} is no instant", fix="write 7d, or 2026-03-01T00:00:00+00:00") from error
-    return found if found.tzinfo else found.astimezone()
 
 
 def lines(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:

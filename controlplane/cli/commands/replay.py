@@ -1,6 +1,5 @@
 """holdfast decision replay, and the dry run of holdfast policy: the journal page by page."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,9 +10,10 @@ from controlplane.cli import context
 from controlplane.cli.commands import continuing
 from controlplane.cli.commands.policy import File, OfJob, OfProject, show_changes, text_of
 from controlplane.cli.context import Output
-from controlplane.cli.exits import CliError, Exit
+from controlplane.cli.exits import Exit
 from controlplane.cli.faults import of_file
 from controlplane.cli.output import Format, emit_object, say
+from controlplane.cli.spans import length_of
 
 if TYPE_CHECKING:
     from controlplane.sdk import Client
@@ -27,7 +27,6 @@ Seeds = Annotated[
 ]
 Within = Annotated[str, typer.Option(help="Continue decisions in the simulator for so long at most: 90s, 10m.")]
 Since = Annotated[str, typer.Option(help="How far back: 90s, 30m, 24h, 7d.")]
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _ENFORCE = "enforce"
 
 
@@ -42,7 +41,7 @@ def dry_run(
 ) -> None:
     """Which recorded decisions a document would have changed, and their price; nothing is stored."""
     with of_file(file):
-        _show(text_of(file), since, _of(job, project), output, seeds=seeds, within_s=seconds_of(within))
+        _show(text_of(file), since, _of(job, project), output, seeds=seeds, within_s=length_of(within).total_seconds())
 
 
 def replay(
@@ -58,20 +57,12 @@ def replay(
     another policy, each that comes out otherwise continued in the simulator by both."""
     from pathlib import Path
 
-    within_s = seconds_of(within)
+    within_s = length_of(within).total_seconds()
     if not policy:
         _show(None, since, _of(job, project), output, seeds=0, within_s=within_s)
         return
     with of_file(Path(policy)):
         _show(text_of(Path(policy)), since, _of(job, project), output, seeds=seeds, within_s=within_s)
-
-
-def seconds_of(text: str) -> float:
-    """Raises CliError."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
-    if found is None or float(found[1]) <= 0:
-        raise CliError(f"{text!r} is no time span", fix="for example 90s, 30m, 24h or 7d")
-    return float(found[1]) * _UNITS[found[2]]
 
 
 def _of(job: str | None, project: str | None) -> dict[str, str]:
@@ -81,7 +72,7 @@ def _of(job: str | None, project: str | None) -> dict[str, str]:
 
 def _show(text: str | None, since: str, of: dict[str, str], output: Format, *, seeds: int, within_s: float) -> None:
     with context.client() as client:
-        whole = merged(_pages(client, text, seconds_of(since), of))
+        whole = merged(_pages(client, text, length_of(since).total_seconds(), of))
     whole = continuing.continued(whole, seeds=seeds, within_s=within_s)
     if output not in (Format.TABLE, Format.WIDE):
         emit_object(whole, (), output, context.screen(), name="replayed")

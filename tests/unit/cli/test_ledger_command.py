@@ -8,8 +8,9 @@ from typing import Any
 import pyarrow.parquet as parquet
 import pytest
 
-from controlplane.cli.commands.ledger import FIELDS, begin, failures, gpu_time, lines, write
+from controlplane.cli.commands.ledger import FIELDS, failures, gpu_time, lines, write
 from controlplane.cli.exits import CliError
+from controlplane.cli.spans import since
 
 UNTIL = datetime(2026, 3, 8, tzinfo=UTC)
 
@@ -32,14 +33,14 @@ def answer(**changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("text", "days"), [("7d", 7.0), ("12h", 0.5), ("90m", 0.0625), ("2w", 14.0)])
 def test_a_window_is_so_long_before_its_end(text: str, days: float) -> None:
-    assert begin(text, UNTIL) == UNTIL - timedelta(days=days)
-    assert begin("2026-03-01T00:00:00+00:00", UNTIL) == UNTIL - timedelta(days=7)
+    assert since(text, UNTIL) == UNTIL - timedelta(days=days)
+    assert since("2026-03-01T00:00:00+00:00", UNTIL) == UNTIL - timedelta(days=7)
 
 
 @pytest.mark.parametrize("text", ["", "7", "d7", "7y", "-7d", "yesterday"])
 def test_what_is_no_time_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(CliError, match="is no instant"):
-        begin(text, UNTIL)
+        since(text, UNTIL)
 
 
 def test_both_files_hold_every_second_once_with_money(tmp_path: Path) -> None:
