@@ -44,8 +44,8 @@ export function MaintainDialog({ node, onClose }: { node: NodeDetail; onClose: (
       blastRadius={
         <>
           <p>The replicas of its <b>{node.ranks_running} ranks</b> leave before the window starts: relieved on other nodes where there is room, else left out, else their job saves and waits. Until then only what is expected to be over takes it; after the window it takes work again.</p>
-          <label className="field"><span>Starts</span><input type="datetime-local" value={start} required onChange={(event) => setStart(event.target.value)} /></label>
-          <label className="field"><span>Ends</span><input type="datetime-local" value={end} required onChange={(event) => setEnd(event.target.value)} /></label>
+          <label className="field"><span>Starts (local time)</span><input type="datetime-local" value={start} required onChange={(event) => setStart(event.target.value)} /></label>
+          <label className="field"><span>Ends (local time)</span><input type="datetime-local" value={end} required onChange={(event) => setEnd(event.target.value)} /></label>
         </>
       }
     />
