@@ -88,8 +88,9 @@ def test_a_rank_that_computes_longer_is_slow_in_its_computation(cluster: Make, t
     )
     run.start(2)
     run.wait(lambda: len(scored(run)) >= 2, "windows of all")
-    slow = [score for score in scored(run)[1] if score.straggler]
-    assert {(score.work.replica, score.straggler, score.cause) for score in slow} == {(2, "relative", "compute")}
+    # One that has become slower than it was itself, as on a machine that others use, is no business of this test.
+    slow = [score for score in scored(run)[1] if score.straggler == "relative"]
+    assert {(score.work.replica, score.cause) for score in slow} == {(2, "compute")}
     stop(run)
 
 
