@@ -26,7 +26,7 @@ LATE_AT_ONCE = re.compile(r" are late in .* at once")
 STALLED = "storage stalled"
 """Need not be noticed: short ones hold nobody up."""
 WITHDRAWN = "withdrawn"
-POINT = 0.01
+POINT, HALF_A_POINT = 0.01, 0.005
 NEAR_S = 60.0
 
 
@@ -164,8 +164,8 @@ def seconds(at: str) -> float:
     return datetime.fromisoformat(at).timestamp()
 
 
-def wrong_effective_time(shown: float | None, computed: float) -> list[str]:
-    """The figure that users see against the one computed from raw commits and another clock."""
-    if shown is None or abs(shown - computed) > POINT:
-        return [f"effective time shown {shown}, computed {computed:.4f}"]
+def wrong_effective_time(whose: str, told: float | None, computed: float, within: float) -> list[str]:
+    """A figure that users see against the one computed from raw commits and another clock."""
+    if told is None or abs(told - computed) > within:
+        return [f"effective time {whose} {told}, computed {computed:.4f}"]
     return []

@@ -162,10 +162,11 @@ def test_the_undisturbed_step_is_of_full_strength_and_of_views_that_have_settled
         undisturbed_step_s(steps, replicas=4)
 
 
-def test_effective_time_is_wrong_from_one_point_on_and_when_it_is_not_shown() -> None:
-    assert wrong_effective_time(0.951, 0.9600) == []
-    assert wrong_effective_time(0.940, 0.9601) != []
-    assert wrong_effective_time(None, 0.96) != []
+def test_effective_time_is_wrong_beyond_its_bound_and_when_it_is_not_shown() -> None:
+    assert wrong_effective_time("shown", 0.951, 0.9600, 0.01) == []
+    assert wrong_effective_time("shown", 0.940, 0.9601, 0.01) == ["effective time shown 0.94, computed 0.9601"]
+    assert wrong_effective_time("of the ledger", 0.954, 0.9600, 0.005) != []
+    assert wrong_effective_time("shown", None, 0.96, 0.01) != []
 
 
 @pytest.mark.parametrize("rounds", [0, 1], ids=["it was right", "it was set already"])
