@@ -7,6 +7,7 @@ tells the same times once more. So `Spent` keeps the newest gaps that no ordinar
 before the one of them that holds the step is of the clock before. Never reads a clock or a row.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -48,6 +49,13 @@ class ClockSet:
     def _leaps(self, gap: Gap) -> bool:
         before = gap.from_s < self.since_s and gap.until_s > self.since_s - self.step_s
         return before and gap.length_s >= self.step_s
+
+
+def told_before(moments: Sequence[float]) -> int:
+    """How many of these, told one after the other, are of the clock before it was set back: all before the last that
+    is earlier than the one before it. 0: none is, and their times alone must tell."""
+    drops = (place for place in range(len(moments) - 1, 0, -1) if moments[place] < moments[place - 1])
+    return next(drops, 0)
 
 
 def move(pace: Pace, spent: Spent | None, by: ClockSet) -> bool:

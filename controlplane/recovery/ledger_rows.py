@@ -4,17 +4,21 @@ Called by `ledger_runs` in the transaction of a batch of step reports, by `ledge
 `clock_set` when the server's clock was set.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import reduce
+from operator import or_
 
-from django.db.models import F, Model, Q
+from django.db.models import F, Min, Model, Q
 
 from controlplane.jobs.models import Job
 from controlplane.policy.ledger.facts import Cause
 from controlplane.policy.ledger.runs import Grown
-from controlplane.policy.stepped import AHEAD_S, ClockSet
+from controlplane.policy.stepped import AHEAD_S, ClockSet, told_before
 from controlplane.recovery.ledger_models import LedgerHold, LedgerMark, LedgerRun, LedgerStanding, LedgerTurn
 from controlplane.runtime.locks import lock_row
+from controlplane.runtime.pieces import batched
 
 ALL = "all"
 PLAIN = ("attempt", "since_epoch", "epoch", "from_s", "until_s", "kind", "since", "done", "lost", "saved_s")
@@ -28,6 +32,15 @@ MOMENTS: tuple[tuple[type[Model], tuple[str, ...]], ...] = (
     (LedgerTurn, ("from_s",)),
     (LedgerMark, ("began_s", "judged_s")),
 )
+
+
+CHAINS: tuple[tuple[type[Model], str, tuple[str, ...]], ...] = (
+    (LedgerRun, "job_id", ("from_s", "until_s")),
+    (LedgerHold, "id", ("from_s", "until_s")),
+    (LedgerStanding, "node_id", ("from_s", "until_s")),
+    (LedgerTurn, "replica_id", ("from_s",)),
+)
+"""Whose rows are written one after the other, and so are their moments; a hold is alone."""
 
 
 def extend_run(pk: int, grown: Grown) -> None:
@@ -107,8 +120,38 @@ def forget(before_s: float) -> int:
 
 def move(by: ClockSet) -> None:
     """The clock was set: each moment that the present one did not say is moved, as if it had always been the present
-    one. A gap in which it was set loses the step by that: its end is of this clock, its beginning is moved."""
+    one. A gap in which it was set loses the step by that: its end is of this clock, its beginning is moved. A clock
+    that was set back says some moments once more: those are told apart by what was written after them."""
+    late = [found for chain in CHAINS for found in _said_before(by, *chain)] if by.step_s < 0.0 else []
     for model, columns in MOMENTS:
         for column in columns:
-            present = Q(**{f"{column}__gte": by.since_s, f"{column}__lte": by.now_s + AHEAD_S})
-            model._default_manager.exclude(present).update(**{column: F(column) + by.step_s})
+            model._default_manager.exclude(_present(column, by)).update(**{column: F(column) + by.step_s})
+    for model, column, keys in late:
+        for some in batched(keys, AT_ONCE):
+            model._default_manager.filter(pk__in=some).update(**{column: F(column) + by.step_s})
+
+
+def _present(column: str, by: ClockSet) -> Q:
+    return Q(**{f"{column}__gte": by.since_s, f"{column}__lte": by.now_s + AHEAD_S})
+
+
+def _said_before(
+    by: ClockSet, model: type[Model], owner: str, columns: tuple[str, ...]
+) -> Iterator[tuple[type[Model], str, list[int]]]:
+    """By column the rows whose moment could be of the present clock and is of the one before: a later one of the same
+    owner lies before it."""
+    found = defaultdict[str, list[int]](list)
+    near = reduce(or_, (_present(column, by) for column in columns))
+    first = dict(model._default_manager.filter(near).values_list(owner).annotate(first=Min("pk")))
+    for some in batched(sorted(first), AT_ONCE):
+        rows = defaultdict[int, list[tuple[int, str, float]]](list)
+        wanted = {f"{owner}__in": some, "pk__gte": min(first[each] for each in some)}
+        for its, pk, *moments in (
+            model._default_manager.filter(**wanted).order_by("pk").values_list(owner, "pk", *columns)
+        ):
+            rows[its] += [(pk, name, at_s) for name, at_s in zip(columns, moments, strict=True) if at_s is not None]
+        for each in rows.values():
+            for pk, column, at_s in each[: told_before([at_s for _, _, at_s in each])]:
+                if by.moved_s(at_s) == at_s:
+                    found[column].append(pk)
+    return ((model, column, keys) for column, keys in found.items())

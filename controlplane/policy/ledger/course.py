@@ -108,6 +108,8 @@ def _whole(job: JobFacts, runs: Sequence[Run], judged_s: float) -> list[Run]:
         if until_s > at_s:
             # All its steps stay in it: so none is counted twice or forgotten.
             found.append(_clipped(run, at_s, until_s))
+        elif found:
+            found[-1] = _with_steps_of(found[-1], run)
         at_s = until_s
     if not runs and job.began_s is not None:
         found.append(_rest(job, -math.inf, job.began_s, RECOVERY))
@@ -121,6 +123,17 @@ def _clipped(run: Run, from_s: float, until_s: float) -> Run:
     return Run(
         job=run.job, from_s=from_s, until_s=until_s, kind=run.kind, steps=run.steps, lost_steps=run.lost_steps,
         saved_s=run.saved_s, cause=run.cause, lost_cause=run.lost_cause, preempted=run.preempted, restated=run.restated,
+    )  # fmt: skip
+
+
+def _with_steps_of(earlier: Run, run: Run) -> Run:
+    """All of its time is the earlier one's; its steps were made all the same."""
+    return Run(
+        job=earlier.job, from_s=earlier.from_s, until_s=earlier.until_s, kind=earlier.kind,
+        steps=earlier.steps + run.steps, lost_steps=earlier.lost_steps + run.lost_steps,
+        saved_s=earlier.saved_s + run.saved_s, cause=earlier.cause,
+        lost_cause=earlier.lost_cause if earlier.lost_steps else run.lost_cause, preempted=earlier.preempted,
+        restated=earlier.restated or run.restated,
     )  # fmt: skip
 
 

@@ -310,6 +310,26 @@ def test_the_gap_in_which_the_clock_was_set_loses_the_step() -> None:
     assert min(lengths) > 0.0
 
 
+@pytest.mark.parametrize("ahead_s", [0.0, 1.5, 3.0])
+def test_a_clock_that_is_set_back_says_moments_once_more_and_no_run_ends_before_it_begins(ahead_s: float) -> None:
+    """Runs end all through the half minute that the clock says twice, and just where it is set."""
+    past = Past(age_s=3000.0)
+    past.steps(60, 1.0)
+    for _ in range(10):
+        past.stall(4.0)
+        past.steps(2, 1.0)
+    past.at -= timedelta(seconds=30.0)
+    set_s = past.at.timestamp()
+    past.steps(4, 1.0)
+    past.stall(4.0)
+    ledger_rows.move(ClockSet(step_s=-30.0, since_s=set_s - 2.0, now_s=past.at.timestamp() + ahead_s))
+    runs = list(LedgerRun.objects.order_by("pk"))
+    assert [run.from_s for run in runs[1:]] == pytest.approx([run.until_s for run in runs[:-1]])
+    assert all(run.until_s > run.from_s for run in runs)
+    assert sum(run.until_s - run.from_s for run in runs) == pytest.approx(60.0 + 10 * 6.0 + 4.0)
+    assert sum(run.done - run.since for run in runs) == past.step
+
+
 def test_old_spans_are_forgotten_and_the_ledger_says_since_when_it_knows() -> None:
     past = Past(age_s=3000.0)
     past.steps(60, 1.0)

@@ -70,6 +70,13 @@ def test_two_runs_that_overlap_count_each_second_once():
     }  # fmt: skip
 
 
+def test_steps_of_a_run_whose_time_is_another_ones_are_counted_all_the_same():
+    """The clock was set back: what it said twice is one time, in which more was done."""
+    found = by_class(world(run(0.0, 90.0, steps=80), run(20.0, 40.0, steps=10, saved_s=1.0), run(40.0, 100.0)))
+    assert found[TimeClass.PRODUCTIVE] == 360.0
+    assert found[TimeClass.CHECKPOINT] == 4.0
+
+
 def test_steps_of_a_job_that_has_no_figure_yet_are_not_guessed_at():
     few = world(run(0.0, 10.0, "recovery"), run(10.0, 100.0, steps=2), jobs=(job(step_s=None),))
     assert by_class(few) == {TimeClass.RECOVERY: 40.0, TimeClass.NOT_OBSERVED: 360.0}
