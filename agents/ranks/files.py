@@ -11,6 +11,7 @@ import ctypes
 import os
 import platform
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from agents.errors import LaunchError
 from agents.ranks.users import RunAs
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+MADE_WITHIN_S = 1.0
+"""Another agent has made a directory and given it to its owner."""
 _SYS_SETGROUPS = {"x86_64": 116, "aarch64": 159}
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -63,11 +66,21 @@ def make_below(root: str, path: str, owner: RunAs, *, group: int | None = None) 
                 os.fchmod(directory, 0o700 if group is None else 0o2750)
             elif made:
                 os.fchmod(directory, 0o755)
-        found = os.fstat(directory)
-        if names and found.st_uid != owner.uid:
-            raise LaunchError(f"{path} belongs to user {found.st_uid}, not to the job's user {owner.uid}: chown it")
+        found_uid = _uid_of(directory, owner)
+        if names and found_uid != owner.uid:
+            raise LaunchError(f"{path} belongs to user {found_uid}, not to the job's user {owner.uid}: chown it")
     finally:
         os.close(directory)
+
+
+def _uid_of(directory: int, owner: RunAs) -> int:
+    """Whose it is. The agent of another node may be making the same one, and gives it to the owner in a moment."""
+    due_s = time.monotonic() + MADE_WITHIN_S
+    while (found := os.fstat(directory)).st_uid != owner.uid and found.st_uid == os.geteuid():
+        if time.monotonic() > due_s:
+            break
+        time.sleep(MADE_WITHIN_S / 50.0)
+    return found.st_uid
 
 
 def _made(directory: int, name: str, path: str, owner: RunAs) -> bool:
@@ -78,7 +91,10 @@ def _made(directory: int, name: str, path: str, owner: RunAs) -> bool:
         pass
     if os.fstat(directory).st_uid not in (os.geteuid(), owner.uid):
         raise LaunchError(f"{name} of {path} would be made in a directory of another user's: make it by hand")
-    os.mkdir(name, 0o700, dir_fd=directory)
+    try:
+        os.mkdir(name, 0o700, dir_fd=directory)
+    except FileExistsError:  # By the agent of another node, since.
+        return False
     return True
 
 
