@@ -1,8 +1,9 @@
 """`python -m benchmarks preemption`: who yields to urgent jobs, and what that costs, over a week of a synthetic queue.
 
-The product's choice (the least loss) is compared with the largest first, the newest first, none at all, and
-first-in-first-out. All have the same plan (`policy.queue.schedule`) and the same limits; they differ in who is chosen,
-and two of them in that nobody saves before it leaves. Jobs are intervals (`controlplane.simulator.intervals`): nothing
+The product's choice (the least loss, single replicas before whole jobs) is compared with the least loss of whole jobs
+alone, the largest first, the newest first, none at all, and first-in-first-out. All have the same plan
+(`policy.queue.schedule`) and the same limits; they differ in who is chosen, and two of them in that nobody saves before
+it leaves. Jobs are intervals (`controlplane.simulator.intervals`): nothing
 here measures a network or a GPU.
 """
 
@@ -15,8 +16,10 @@ from statistics import fmean
 from benchmarks.report import Report
 from controlplane.policy.config import PolicyConfig
 from controlplane.simulator.choices import largest, newest
-from controlplane.simulator.intervals import Choice, Queue, Work, least_lost
+from controlplane.simulator.courses import Work
+from controlplane.simulator.intervals import Choice, Queue, least_lost
 
+SHRINKS = 0.5
 DAY_S = 86_400.0
 DAYS = 7
 NODES, OF_EACH = 32, 8
@@ -31,13 +34,15 @@ NO_PREEMPTION = PolicyConfig(max_preemptions=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How it is chosen; `flat`: priorities count for nothing; `saves`: who yields saves first."""
+    """How it is chosen; `flat`: priorities count for nothing; `saves`: who yields saves first; `parts`: single replicas
+    may leave."""
 
     name: str
     choice: Choice = least_lost
     policy: PolicyConfig = POLICY
     flat: bool = False
     saves: bool = True
+    parts: bool = True
 
 
 WAYS = (
@@ -46,19 +51,23 @@ WAYS = (
     Way(name="newest first", choice=newest),
     Way(name="largest first, no save", choice=largest, saves=False),
     Way(name="newest first, no save", choice=newest, saves=False),
+    Way(name="least loss, whole jobs alone", parts=False),
     Way(name="nobody yields", policy=NO_PREEMPTION),
     Way(name="first in, first out", policy=NO_PREEMPTION, flat=True),
 )
 
 
-def week(seed: int, days: int = DAYS) -> list[Work]:
+def week(seed: int, days: int = DAYS, shrinks: float = SHRINKS) -> list[Work]:
     """Jobs that come evenly over some days, as much as fills `LOAD` of the fleet. One in ten is urgent, short and of
-    at most eight nodes; a larger one saves and starts for longer."""
-    draw, works = random.Random(f"week {seed}"), list[Work]()
+    at most eight nodes; a larger one saves and starts for longer. Of those of whole nodes a share of `shrinks` trains
+    on while half of its replicas are left: each on a node, or on half of the job's only one."""
+    draw, works, shape = random.Random(f"week {seed}"), list[Work](), random.Random(f"replicas {seed}")
     wanted_gpu_s, given_gpu_s = LOAD * days * DAY_S * NODES * OF_EACH, 0.0
     while given_gpu_s < wanted_gpu_s:
         priority = draw.choices((URGENT, USUAL, BATCH), (1, 4, 5))[0]
         nodes, of_each = draw.choices(SIZES, WEIGHTS[priority])[0]
+        parts = max(2, nodes) if of_each == OF_EACH else 1
+        replicas = parts if shape.random() < shrinks else 1
         hours = draw.lognormvariate(math.log(HOURS[priority]), 1.0)
         work = Work(
             id=f"job-{len(works):04d}",
@@ -72,6 +81,8 @@ def week(seed: int, days: int = DAYS) -> list[Work]:
             step_s=draw.choice((1.0, 5.0, 10.0, 30.0)),
             start_s=draw.uniform(30.0, 180.0) + 10.0 * nodes,
             preemptible=draw.random() < 0.9,
+            replicas=replicas,
+            least=max(1, replicas // 2),
         )
         works.append(work)
         given_gpu_s += work.devices * work.work_s
@@ -94,6 +105,7 @@ def played(works: list[Work], way: Way, days: int = DAYS) -> Found:
     """The same week, with this way to choose."""
     urgent = {work.id for work in works if work.priority == URGENT}
     given = [replace(work, priority=USUAL) for work in works] if way.flat else works
+    given = given if way.parts else [replace(work, replicas=1, least=1) for work in given]
     queue = Queue(given, NODES, OF_EACH, policy=way.policy, choice=way.choice, saves=way.saves)
     queue.run()
     waits = sorted(queue.courses[job].began[0] - queue.courses[job].work.arrives_s for job in urgent)
@@ -114,12 +126,13 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks preemption", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=5, help="weeks")
+    parser.add_argument("--shrinks", type=float, default=SHRINKS, help="share of the larger jobs with replicas to give")
     parser.add_argument("--days", type=int, default=DAYS)
     options = parser.parse_args(argv)
     seeds = range(options.seed, options.seed + options.seeds)
-    weeks = [week(seed, options.days) for seed in seeds]
+    weeks = [week(seed, options.days, options.shrinks) for seed in seeds]
     report = Report(goal_id="PREEMPTION", title=f"who yields, {options.days} days on {NODES} x {OF_EACH} devices")
-    report.facts = {"jobs": [len(works) for works in weeks], "load": LOAD}
+    report.facts = {"jobs": [len(works) for works in weeks], "load": LOAD, "may shrink": options.shrinks}
     lost: dict[str, list[float]] = {}
     for way in WAYS:
         found = [played(works, way, options.days) for works in weeks]

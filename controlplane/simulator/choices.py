@@ -1,7 +1,7 @@
 """Other ways to choose who yields than the product's, to compare it with: of those that may yield the largest first, or
-the newest first, until the head fits, less those that are not needed."""
+the newest first, until the head fits, less those that are not needed; each job whole."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from controlplane.policy.queue.preempt import may_yield
 from controlplane.policy.queue.room import Room, Types
@@ -9,17 +9,17 @@ from controlplane.policy.queue.rows import Demand, Holder, QueuePlan
 from controlplane.simulator.intervals import MODEL, Queue
 
 
-def largest(queue: Queue, plan: QueuePlan) -> Sequence[str]:
+def largest(queue: Queue, plan: QueuePlan) -> Mapping[str, Sequence[int]]:
     """Who frees most with one preemption."""
     return _until_it_fits(queue, plan, lambda holder: -sum(number for _, number in holder.devices))
 
 
-def newest(queue: Queue, plan: QueuePlan) -> Sequence[str]:
+def newest(queue: Queue, plan: QueuePlan) -> Mapping[str, Sequence[int]]:
     """Who began last, and so has least behind it."""
     return _until_it_fits(queue, plan, lambda holder: -(holder.stake.begun_s if holder.stake is not None else 0.0))
 
 
-def _until_it_fits(queue: Queue, plan: QueuePlan, by: Callable[[Holder], float]) -> Sequence[str]:
+def _until_it_fits(queue: Queue, plan: QueuePlan, by: Callable[[Holder], float]) -> Mapping[str, Sequence[int]]:
     """In this order, by the same rules as the product's: lower priority, willing, left alone for long enough."""
     head = next(entry.job for entry in plan.entries if entry.job.id == plan.head)
     fleet = queue.fleet()
@@ -38,7 +38,7 @@ def _until_it_fits(queue: Queue, plan: QueuePlan, by: Callable[[Holder], float])
         others = [each for each in chosen if each is not holder]
         if _fits(room, head.demand, others):
             chosen = others
-    return [holder.id for holder in chosen[: queue.config.max_preemptions - fleet.preempted]]
+    return {holder.id: () for holder in chosen[: queue.config.max_preemptions - fleet.preempted]}
 
 
 def _fits(room: Room, demand: Demand, chosen: Sequence[Holder]) -> bool:

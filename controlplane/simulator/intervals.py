@@ -2,24 +2,23 @@
 
 `policy.queue.schedule` plans at each arrival, end and departure, and each `LOOK_S` while somebody waits. A job that may
 start takes whole parts of nodes at once; one that yields saves, trains on until that save is durable, and leaves when
-what it trained since is saved too. No rank, network or fault of a process is simulated: that is `world`'s. Used by
-benchmarks and by properties of the queue over many seeds.
+what it trained since is saved too. One of several replicas may give some, trains on with the others, and takes them
+back by the product's plan for that (`growth`). No rank, network or fault of a process is simulated: that is `world`'s.
+Used by benchmarks and by properties of the queue over many seeds.
 """
 
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from controlplane.changes.assembly.queue import HOUR_S, Asks, Held, Trained, holder_of, stake_of
+from controlplane.changes.assembly.queue import HOUR_S, Asks, Held, Piece, Trained, holder_of, stake_of
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.queue.ends import limited_s
 from controlplane.policy.queue.place import HAS_ROOM
 from controlplane.policy.queue.rows import (
-    Demand,
     Entry,
     Holder,
     Lender,
@@ -29,100 +28,21 @@ from controlplane.policy.queue.rows import (
     Share,
     config_of,
 )
-from controlplane.policy.queue.schedule import schedule
+from controlplane.policy.queue.schedule import growth, schedule
 from controlplane.protocol.states import JobState
+from controlplane.simulator.courses import Course, Work, demand
 
 LOOK_S = 120.0
 MODEL = "H100"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """A job: `of_each` devices on each of `nodes` nodes for `work_s` of training. Saved each `interval_s`, in `save_s`;
-    a step takes `step_s`, a start `start_s`. It ends `limit_s` after its first start at the latest (0: no limit)."""
-
-    id: str
-    priority: int
-    arrives_s: float
-    nodes: int
-    of_each: int
-    work_s: float
-    interval_s: float
-    save_s: float
-    step_s: float
-    start_s: float
-    preemptible: bool = True
-    project: str = ""
-    limit_s: float = 0.0
-
-    @property
-    def devices(self) -> int:
-        """All that it takes."""
-        return self.nodes * self.of_each
-
-    @property
-    def demand(self) -> Demand:
-        """What its start takes."""
-        taken = self.devices
-        return Demand(devices=taken, most=taken, touches=self.nodes, nodes=self.nodes, of_each=self.of_each)
+Choice = Callable[["Queue", QueuePlan], Mapping[str, Sequence[int]]]
+"""Who yields, and which replicas of it leave; none: all of it."""
 
 
-@dataclass(slots=True)
-class Course:
-    """What has become of a job. `done_s` of its work is done and kept; it is placed since `placed_s` and trains from
-    `trains_s` on. `left_s`: when its devices are free, once it yields, to `urgent`. `asked`: when the queue has asked
-    it to, `began`: each start."""
-
-    work: Work
-    done_s: float = 0.0
-    placed_s: float | None = None
-    trains_s: float = 0.0
-    left_s: float | None = None
-    urgent: str = ""
-    places: tuple[str, ...] = ()
-    ended_s: float | None = None
-    asked: list[float] = field(default_factory=list)
-    came_back_s: float | None = None
-    began: list[float] = field(default_factory=list)
-    lost_gpu_s: float = 0.0
-
-    @property
-    def waits(self) -> bool:
-        """It has no devices and has not ended."""
-        return self.placed_s is None and self.ended_s is None
-
-    @property
-    def ends_s(self) -> float:
-        """When it has trained everything, or its time is over, if nobody stops it."""
-        return min(self.over_s, self.trains_s + self.work.work_s - self.done_s)
-
-    @property
-    def over_s(self) -> float:
-        """When its time limit ends it, wherever it is."""
-        limit_s = self.work.limit_s
-        return self.began[0] + limit_s if limit_s and self.began else math.inf
-
-    def trained_s(self, now_s: float) -> float:
-        """Of work, with what is in no checkpoint yet; whole steps."""
-        more_s = max(0.0, now_s - self.trains_s)
-        return self.done_s + math.floor(more_s / self.work.step_s) * self.work.step_s
-
-    def kept_s(self, now_s: float) -> float:
-        """Of work that its newest checkpoint holds."""
-        more_s = max(0.0, now_s - self.trains_s)
-        return self.done_s + math.floor(more_s / self.work.interval_s) * self.work.interval_s
-
-    def saves(self, now_s: float) -> tuple[float, ...]:
-        """How long those took that it has made."""
-        return (self.work.save_s,) if self.asked or self.kept_s(now_s) > 0.0 else ()
-
-
-Choice = Callable[["Queue", QueuePlan], Sequence[str]]
-
-
-def least_lost(queue: "Queue", plan: QueuePlan) -> Sequence[str]:
+def least_lost(queue: "Queue", plan: QueuePlan) -> Mapping[str, Sequence[int]]:
     """The product's: those that the plan names."""
-    return [victim.id for victim in plan.victims]
+    return {victim.id: [index for index, _ in victim.gives] for victim in plan.victims}
 
 
 class Queue:
@@ -179,14 +99,36 @@ class Queue:
         elif course.left_s is not None and course.left_s <= now_s:
             self._give_back(course)
             course.came_back_s, course.left_s, course.urgent = now_s, None, ""
+        elif any(at_s <= now_s for at_s in course.joining.values()):
+            self._joins(course)
+        elif any(at_s <= now_s for at_s in course.leaving.values()):
+            self._part_leaves(course)
         elif course.placed_s is not None and course.left_s is None and course.ends_s <= now_s + 1e-6:
             self._give_back(course)
             course.ended_s, course.done_s = now_s, course.work.work_s
 
     def _give_back(self, course: Course) -> None:
-        for node in course.places:
-            self.free[node] += course.work.of_each
-        course.places, course.placed_s = (), None
+        for index in tuple(course.places):
+            self._part_back(course, index)
+        course.placed_s, course.leaving, course.joining = None, {}, {}
+
+    def _part_back(self, course: Course, index: int) -> None:
+        for node in course.places.pop(index):
+            self.free[node] += course.work.part[1]
+
+    def _part_leaves(self, course: Course) -> None:
+        """Those whose step is done. The others lose nothing."""
+        for index in [index for index, at_s in course.leaving.items() if at_s <= self.now_s]:
+            del course.leaving[index]
+            self._part_back(course, index)
+        course.came_back_s = self.now_s
+        course.gives_to = course.gives_to if course.leaving else ""
+
+    def _joins(self, course: Course) -> None:
+        """The one that was taken back trains with the others."""
+        course.trains_with(course.training + len(course.joining), self.now_s)
+        course.joining.clear()
+        self._at(course.ends_s, course.work.id)
 
     # --- the plan -----------------------------------------------------------------------------------
 
@@ -201,6 +143,8 @@ class Queue:
                 self._make_room(plan)
                 break
             self._place(entry)
+        for course in self._arrived:
+            self._grow(course)
         yields = self.config.max_preemptions > 0
         if yields and self._looks_s <= self.now_s and any(course.waits for course in self._arrived):
             self._looks_s = int(self.now_s + LOOK_S)
@@ -221,11 +165,37 @@ class Queue:
                     limit_s=limited_s(work.limit_s, course.began[0] if course.began else None, self.now_s),
                 )
 
+    def _grow(self, course: Course) -> None:
+        """It takes one replica back where the product's plan lets it: one at a time, and while nothing else happens."""
+        work, (nodes, of_each) = course.work, course.work.part
+        whole = len(course.places) == work.replicas or course.placed_s is None
+        if whole or course.left_s is not None or course.leaving or course.joining:
+            return
+        if sum(free >= of_each for free in self.free.values()) < nodes:
+            return
+        grower = Pending(
+            id=work.id,
+            name=work.id,
+            priority=work.priority,
+            submitted_s=work.arrives_s,
+            demand=demand(nodes, of_each),
+            project=work.project,
+            preemptible=work.preemptible,
+        )
+        plan = growth(list(self._pending()), self.fleet(), self.config, self.now_s, grower)
+        entry = next(each for each in plan.entries if each.job.id == work.id)
+        if entry.may_start and entry.turn in HAS_ROOM:
+            index = min(set(range(work.replicas)) - set(course.places))
+            course.places[index] = self._taken(nodes, of_each)
+            course.grown_s, course.joining[index] = self.now_s, self.now_s + work.start_s
+            course.lost_gpu_s += nodes * of_each * work.start_s
+            self._at(course.joining[index], work.id)
+
     def shares(self) -> tuple[Share, ...]:
         """Each project with what its jobs have now."""
         used = Counter[str]()
         for course in self._arrived:
-            used[course.work.project] += course.work.devices if course.placed_s is not None else 0
+            used[course.work.project] += course.devices
         return tuple(msgspec.structs.replace(share, used=used[share.name]) for share in self.projects)
 
     def fleet(self) -> QueueFleet:
@@ -245,69 +215,103 @@ class Queue:
     def _holder(self, course: Course, highest: int, over: Collection[str]) -> Holder:
         work, now_s, placed_s = course.work, self.now_s, course.placed_s
         assert placed_s is not None, "it holds devices"
-        may = work.preemptible and course.left_s is None and (work.priority < highest or work.project in over)
+        step_s = work.step_s * work.replicas / course.training
+        stays = course.left_s is None and not course.leaving
+        may = work.preemptible and stays and (work.priority < highest or work.project in over)
         trained = Trained(
             attempt=len(course.began),
             begun_s=placed_s,
             first_view_s=course.trains_s if course.trains_s <= now_s else None,
             step=round(course.trained_s(now_s) / work.step_s),
             kept=math.floor(course.kept_s(now_s) / work.step_s),
-            recent=(work.step_s,) * 3,
+            recent=(step_s,) * 3,
             saves=course.saves(now_s),
             asks=Asks(
                 number=len(course.asked),
                 times=sum(now_s - at_s <= HOUR_S for at_s in course.asked),
                 done_s=course.came_back_s,
             ),
+            grown_s=course.grown_s,
         )
+        pieces = tuple(self._pieces(course))
         held = Held(
             id=work.id,
             name=work.id,
             priority=work.priority,
             state=JobState.RUNNING,
-            devices=Counter(dict.fromkeys(course.places, work.of_each)),
-            left=math.ceil((course.ends_s - now_s) / work.step_s) if course.left_s is None else None,
-            recent=(work.step_s,) * 3,
+            devices=course.by_node(),
+            left=math.ceil((course.ends_s - now_s) / step_s) if course.left_s is None else None,
+            recent=(step_s,) * 3,
             yields_to=course.urgent if course.left_s is not None else None,
             stake=stake_of(trained, self.policy) if may else None,
+            gives=[(index, 1) for index in course.leaving],
+            gives_to=course.gives_to,
+            pieces=pieces if work.replicas > 1 else (),
+            least=work.least,
             project=work.project,
             limit_s=work.limit_s,
             begun_s=course.began[0],
         )
         return holder_of(held, now_s)
 
+    @staticmethod
+    def _pieces(course: Course) -> Iterator[Piece]:
+        """Its replicas; one that is still to join is none that the others count on."""
+        for index, nodes in course.places.items():
+            devices = {node: nodes.count(node) * course.work.part[1] for node in nodes}
+            yield Piece(index=index, incarnation=1, devices=devices, trains=index not in course.joining)
+
+    def _taken(self, nodes: int, of_each: int) -> tuple[str, ...]:
+        """The fullest nodes that hold it, whole; it has them now."""
+        fit = sorted((free, node) for node, free in self.free.items() if free >= of_each)
+        assert len(fit) >= nodes, "it was let start without room"
+        for _, node in fit[:nodes]:
+            self.free[node] -= of_each
+        return tuple(node for _, node in fit[:nodes])
+
     def _place(self, entry: Entry) -> None:
-        """On the fullest nodes that hold it, whole."""
+        """Whole; its replicas are parts of that."""
         course = self.courses[entry.job.id]
-        work = course.work
-        fit = sorted((free, node) for node, free in self.free.items() if free >= work.of_each)
-        assert len(fit) >= work.nodes, f"{work.id} was let start without room"
-        course.places = tuple(node for _, node in fit[: work.nodes])
-        for node in course.places:
-            self.free[node] -= work.of_each
-        course.placed_s, course.trains_s = self.now_s, self.now_s + work.start_s
-        course.began.append(self.now_s)
+        work, (nodes, _) = course.work, course.work.part
+        taken = self._taken(work.nodes, work.of_each)
+        course.places = {
+            index: taken if work.nodes < work.replicas else taken[index * nodes : (index + 1) * nodes]
+            for index in range(work.replicas)
+        }
+        course.begins(self.now_s)
         self._at(course.ends_s, work.id)
         if course.over_s < math.inf:
             self._at(course.over_s, work.id)
 
     def _make_room(self, plan: QueuePlan) -> None:
         if plan.victims:
-            for job in self.choice(self, plan):
-                self._yield(self.courses[job], plan.head)
+            for job, gives in self.choice(self, plan).items():
+                self._yield(self.courses[job], plan.head, gives)
 
-    def _yield(self, course: Course, urgent: str) -> None:
+    def _yield(self, course: Course, urgent: str, gives: Sequence[int]) -> None:
+        """Those replicas leave after this step; without any all of it does."""
+        course.asked.append(self.now_s)
+        if not gives:
+            return self._yield_all(course, urgent)
+        leaves_s = self.now_s + course.work.step_s * course.work.replicas / course.training
+        course.leaving |= dict.fromkeys(gives, leaves_s)
+        course.gives_to = urgent
+        course.trains_with(course.training - len(gives), self.now_s)
+        self._at(leaves_s, course.work.id)
+        self._at(course.ends_s, course.work.id)
+
+    def _yield_all(self, course: Course, urgent: str) -> None:
         """What it has trained is kept, and it leaves; lost is the time in which its devices train nothing."""
         work, now_s = course.work, self.now_s
         newer = self.saves and course.trained_s(now_s) > course.kept_s(now_s)
         stops_s = min(course.ends_s, now_s + (work.save_s if newer else 0.0))
         left_s = min(stops_s + (work.save_s if newer else 0.0), max(stops_s, course.ends_s))
-        course.asked.append(now_s)
         if course.ends_s <= stops_s:
             return  # It is done before that save is.
         kept_s = course.trained_s(stops_s) if newer else course.kept_s(stops_s)
-        idle_s = stops_s - course.trains_s - (kept_s - course.done_s) if stops_s > course.trains_s else 0.0
-        course.lost_gpu_s += work.devices * (max(0.0, idle_s) + left_s - stops_s + work.start_s)
+        behind_s = max(0.0, course.run_s(stops_s) - (kept_s - course.done_s))
+        course.lost_gpu_s += work.devices * (behind_s + work.start_s) + course.devices * (left_s - stops_s)
         course.done_s, course.left_s, course.urgent = kept_s, left_s, urgent
-        course.trains_s = math.inf
+        course.trains_s = course.since_s = math.inf
+        course.joining = {}
         self._at(left_s, work.id)

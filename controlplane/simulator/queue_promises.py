@@ -8,14 +8,15 @@ project's quota could hold ends.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controlplane.changes.assembly.queue import HOUR_S
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.queue.place import HAS_ROOM, Turn
 from controlplane.policy.queue.rows import Pending, QueuePlan, Share
-from controlplane.simulator.intervals import Queue, Work
+from controlplane.simulator.courses import Work
+from controlplane.simulator.intervals import Queue
 
 STEPS_S = (1.0, 5.0, 20.0)
 LATE_S = 2.0 * max(STEPS_S)
@@ -107,9 +108,9 @@ class Watch:
         soonest_s = min(entry.expected_s, known.at_s) if stands and known is not None else entry.expected_s
         self._head = Expected(plan.head, soonest_s, ahead)
 
-    def chosen(self, queue: Queue, plan: QueuePlan) -> Sequence[str]:
+    def chosen(self, queue: Queue, plan: QueuePlan) -> Mapping[str, Sequence[int]]:
         """Who yields."""
-        found, policy = list(self._choice(queue, plan)), queue.policy
+        found, policy = self._choice(queue, plan), queue.policy
         head, turn = next((entry.job, entry.turn) for entry in plan.entries if entry.job.id == plan.head)
         for job in found:
             course, now_s = queue.courses[job], queue.now_s

@@ -4,12 +4,14 @@
 import pytest
 from msgspec.structs import replace
 
+from controlplane.policy.config import PolicyConfig
 from controlplane.policy.queue import preempt
 from controlplane.policy.queue.room import UNBOUNDED
 from controlplane.policy.queue.schedule import Planning
 from controlplane.policy.queue.shares import Shares
 from controlplane.simulator import choices
-from controlplane.simulator.intervals import Queue, Work, least_lost
+from controlplane.simulator.courses import Work
+from controlplane.simulator.intervals import Queue, least_lost
 from controlplane.simulator.queue_promises import Watch, watched
 
 SEEDS = range(24)
@@ -116,3 +118,25 @@ def test_one_that_yields_keeps_what_it_trained_and_loses_the_save_and_a_start() 
     assert course.done_s == 950.0, "of 1,010 s, 60 of which it started"
     assert course.lost_gpu_s == pytest.approx(4 * (10.0 + 60.0))
     assert queue.courses["c"].began == [1020.0]
+
+
+def test_a_replica_leaves_for_the_urgent_job_and_the_others_train_on_until_it_is_taken_back() -> None:
+    """By hand: 3,600 s of work on two nodes from 60 s on. At 1,000 s one of them goes after this step, of 5 s, to a job
+    of 600 s that starts for 60; from 1,665 s on the replica starts for 60 s, and trains at 1,725 s."""
+    works = [job("a", nodes=2, replicas=2, priority=300), job("b", priority=900, arrives_s=1000.0, work_s=600.0)]
+    queue = Queue(works, 2, 4, policy=PolicyConfig(preempt_min_runtime_s=30.0))
+    queue.run()
+    shrunk, urgent = queue.courses["a"], queue.courses["b"]
+    assert (urgent.began, urgent.ended_s) == ([1005.0], 1665.0)
+    assert shrunk.began == [0.0], "its attempt did not end"
+    assert shrunk.ended_s == pytest.approx(60.0 + 3600.0 + (1725.0 - 1000.0) / 2.0)
+    assert shrunk.lost_gpu_s == 4 * 60.0, "the start of what it took back"
+    assert queue.free == {"node-000": 4, "node-001": 4}
+
+
+def test_the_replicas_that_must_train_are_not_given() -> None:
+    works = [job("a", nodes=2, replicas=2, least=2), job("b", priority=900, arrives_s=1000.0, work_s=600.0)]
+    queue = Queue(works, 2, 4, policy=PolicyConfig(preempt_min_runtime_s=30.0))
+    queue.run()
+    assert len(queue.courses["a"].began) == 2, "all of it yields"
+    assert queue.courses["a"].lost_gpu_s > 8 * 60.0
