@@ -36,7 +36,7 @@ from controlplane.policy.once import per_pass
 from controlplane.policy.proved import PROVED, Detector, Failure, signal_ids
 from controlplane.policy.silence import silences_of, suspect_of
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact, SignalFact
-from controlplane.policy.stuck import said_nothing, stuck, unanswered
+from controlplane.policy.stuck import stuck, unanswered
 from controlplane.policy.timeouts import UNLEARNED_S
 from controlplane.policy.void import is_postponed, is_void, was_up
 from controlplane.protocol.states import WAITING_PHASES, ReplicaState, Section
@@ -135,11 +135,8 @@ def _waits_for_a_silent_node(snapshot: JobSnapshot, replica: ReplicaFact, signal
 
 
 def _accused(signals: tuple[SignalFact, ...]) -> tuple[SignalFact, ...]:
-    """Which of a replica's overdue ranks may be the one that hangs. One whose process says nothing, wherever it last
-    said it was: those that wait for it speak. Else not one that itself waits for others, and of the rest those at the
-    lowest step. What tells no two apart names both."""
-    if silent := tuple(s for s in signals if said_nothing(s)):
-        return silent
+    """Which of a replica's overdue ranks may be the one that hangs: not one that itself waits for
+    others, and of the rest those at the lowest step. What tells no two apart names both."""
     working = tuple(s for s in signals if s.evidence.get("phase") not in WAITING_PHASES) or signals
     steps = [step for s in working if isinstance(step := s.evidence.get("step"), int)]
     if len(steps) < len(working):

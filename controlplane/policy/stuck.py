@@ -32,7 +32,7 @@ from controlplane.policy.facts import (
 )
 from controlplane.policy.proved import Failure
 from controlplane.policy.silence import heard_s, silent_homes
-from controlplane.policy.snapshot import JobSnapshot, ReplicaFact, SignalFact
+from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
 from controlplane.protocol.frames import RankStatus
 from controlplane.protocol.membership import MAX_AWAITED_S
 from controlplane.protocol.spec import max_contributors, micro_batch_count
@@ -77,12 +77,6 @@ def alone_at_work(ranks: Iterable[RankStatus]) -> frozenset[Alone]:
 
 def _waits(status: RankStatus) -> bool:
     return status.phase in WAITING_PHASES and status.silent_s < MUTE_S
-
-
-def said_nothing(overdue: SignalFact) -> bool:
-    """When this rank was found late its process had missed several of its words: it is no rank that waits."""
-    silent_s = overdue.evidence.get("silent_s")
-    return isinstance(silent_s, (int, float)) and silent_s >= MUTE_S
 
 
 def stuck(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:

@@ -14,7 +14,6 @@ from controlplane.policy.plan import ORDERED
 from controlplane.policy.proved import Failure
 from controlplane.policy.signals import TITLES
 from controlplane.policy.snapshot import JobSnapshot, SignalFact
-from controlplane.policy.stuck import said_nothing
 
 TITLE_MAX = 80
 MAX_LISTED = 4
@@ -71,9 +70,9 @@ def _where(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> str:
 
 
 def _heard_of_one(snapshot: JobSnapshot, failure: Failure) -> bool:
-    """One rank of several was overdue so far, and speaks: it may wait for one that is told a moment later."""
-    late = {s.rank: said_nothing(s) for s in signals_about(snapshot, "rank_overdue", failure.replica)}
-    return failure.replica.world_size > 1 and list(late.values()) == [False]
+    """One rank of several was overdue so far: it may wait for one that is told a moment later."""
+    late = {s.rank for s in signals_about(snapshot, "rank_overdue", failure.replica)}
+    return failure.replica.world_size > 1 and len(late) == 1
 
 
 def _of(snapshot: JobSnapshot, failure: Failure) -> str:

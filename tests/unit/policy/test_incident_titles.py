@@ -70,21 +70,6 @@ def test_the_rank_that_computes_is_named_and_not_the_one_that_waits_for_it_or_is
     assert decision.evidence["rank"] == 0
 
 
-@pytest.mark.parametrize("phase", [Phase.COMPUTE, Phase.EXCHANGE])
-def test_the_rank_whose_process_says_nothing_is_named_and_not_the_one_that_waits_for_it_and_speaks(phase):
-    """A stage that waits for its neighbour computes, by its own word; so does a stopped one, or it waited, by its
-    last."""
-    signals = (overdue(1, 0, silent_s=0.6), overdue(2, 1, silent_s=24.0, phase=phase))
-    decision = only(running(signals=signals), "replica_failure")
-    assert decision.title == "Rank 1 of replica 0 hangs"
-    assert (decision.evidence["rank"], decision.evidence["ranks"]) == (1, "1")
-
-
-def test_a_rank_that_says_nothing_is_named_before_the_others_of_its_replica_are_heard_of():
-    decision = only(running(signals=(overdue(1, 0, silent_s=24.0),)), "replica_failure")
-    assert decision.title == "Rank 0 of replica 0 hangs"
-
-
 def test_an_xid_reads_as_english():
     found = signal("xid", node_id="n3", device_index=0, value=79.0)
     decision = only(running(signals=(found,)), "device_fault")
