@@ -106,8 +106,9 @@ class ReplicaFact(_Fact, dict=True):
 
 class SignalFact(_Fact):
     """An open finding of a detector, of a kind in `policy.signals`.
-    `value` and `threshold` in the kind's own unit (seconds, score, exit code). `renewed_s`: when last found so, server
-    time (None: not since `seen_s`). `of_fleet`: about hardware under no living replica: for the fleet's own pass."""
+    `value` and `threshold` in the kind's own unit (seconds, score, exit code). `seen_s`: when it showed itself, by an
+    age that its node counted; `came_s`: when it came, by the server alone (None: not known). `renewed_s`: when last
+    found so (None: not since `seen_s`). `of_fleet`: on hardware under no living replica, for the fleet's own pass."""
 
     id: str
     kind: str
@@ -123,6 +124,7 @@ class SignalFact(_Fact):
     incident_id: str | None = None
     of_fleet: bool = False
     renewed_s: float | None = None
+    came_s: float | None = None
 
 
 class DeviceFact(_Fact, gc=False):
