@@ -115,5 +115,9 @@ def _end(snapshot: JobSnapshot, end: KnownEnd | None) -> KnownEnd | None:
 
 
 def _signal(snapshot: JobSnapshot, signal: SignalFact) -> SignalFact:
-    seen_s, renewed_s = _at(snapshot, signal.seen_s), _moved(snapshot, signal.renewed_s)
-    return msgspec.structs.replace(signal, seen_s=seen_s, renewed_s=renewed_s)
+    return msgspec.structs.replace(
+        signal,
+        seen_s=_at(snapshot, signal.seen_s),
+        came_s=_moved(snapshot, signal.came_s),
+        renewed_s=_moved(snapshot, signal.renewed_s),
+    )

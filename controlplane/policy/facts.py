@@ -354,10 +354,14 @@ def is_left_out(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
 
 
 def is_heard(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
-    """Every node it runs on is connected, and no finding says that one is silent."""
+    """It is at hand, and how long its nodes were silent is known."""
+    return is_at_hand(snapshot, replica) and all(node.silent_s is not None for node in homes_of(snapshot, replica))
+
+
+def is_at_hand(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
+    """Every node it runs on is connected, and no finding says that one is silent: so far as a blind server can know."""
     silent = {signal.node_id for signal in signals_of(snapshot, "node_silent") if still_silent(snapshot, signal)}
-    homes = homes_of(snapshot, replica)
-    return all(node.connected and node.silent_s is not None and node.id not in silent for node in homes)
+    return all(node.connected and node.id not in silent for node in homes_of(snapshot, replica))
 
 
 def still_silent(snapshot: JobSnapshot, signal: SignalFact) -> bool:

@@ -9,6 +9,7 @@ all wait for others is never a culprit.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 
 from controlplane.policy import flaps, silence
 from controlplane.policy.common import without_common
@@ -36,7 +37,7 @@ from controlplane.policy.once import per_pass
 from controlplane.policy.proved import PROVED, Detector, Failure, signal_ids
 from controlplane.policy.silence import silences_of, suspect_of
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact, SignalFact
-from controlplane.policy.stuck import stuck, unanswered
+from controlplane.policy.stuck import MUTE_S, stuck, unanswered
 from controlplane.policy.timeouts import UNLEARNED_S
 from controlplane.policy.void import is_postponed, is_void, was_up
 from controlplane.protocol.states import WAITING_PHASES, ReplicaState, Section
@@ -99,27 +100,47 @@ def _overdue(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) 
     signals = tuple(s for s in found if _holds(snapshot, s) and not _waits_for_a_silent_node(snapshot, replica, s))
     if not signals or (replica.waiting and not _mute(snapshot, replica, signals)):
         return None
-    accused = _accused(signals)
+    silent = _silent_ranks(snapshot, replica)
+    accused = _accused(tuple(s for s in signals if s.rank in silent) or signals)
     worst = max(accused, key=lambda s: (s.value, s.threshold))
-    ranks = [str(rank) for rank in sorted({s.rank for s in accused if s.rank is not None})]
-    named = f"rank {', '.join(ranks)}" if len(ranks) < 2 else f"ranks {', '.join(ranks[:-1])} and {ranks[-1]}"
+    late = sorted({s.rank for s in accused if s.rank is not None})
+    named, ranks = _named(late), [str(rank) for rank in late]
     mute = _mute(snapshot, replica, signals)
     words = ", and its process says nothing: it is stopped, or its interpreter is locked" if mute else ""
+    sentence = f"{named} made no progress for {worst.value:.1f} s, {worst.threshold:.1f} s are allowed"
+    if silent and not set(silent) & set(late):
+        # Who is overdue speaks: it waits for one that does not, and whose own limit is not over yet.
+        ranks, words = [str(rank) for rank in silent], ""
+        mute_one = f"the process of {_named(silent)} says nothing: it is stopped, or its interpreter is locked"
+        sentence = f"{mute_one}; {sentence}"
     return Failure(
         replica=replica,
         kind="hang",
         proved=False,
         hung=True,
-        sentence=f"{named} made no progress for {worst.value:.1f} s, {worst.threshold:.1f} s are allowed" + words,
+        sentence=sentence + words,
         signal_ids=signal_ids(signals),
         evidence={
             "age_s": worst.value,
             "timeout_s": worst.threshold,
-            "rank": worst.rank,
+            "rank": int(ranks[0]) if len(ranks) == 1 else worst.rank,
             "ranks": ", ".join(ranks),
             "cause": "frozen" if mute else "stuck",
         },
     )
+
+
+def _named(ranks: Sequence[int]) -> str:
+    names = [str(rank) for rank in ranks]
+    return f"rank {', '.join(names)}" if len(names) < 2 else f"ranks {', '.join(names[:-1])} and {names[-1]}"
+
+
+def _silent_ranks(snapshot: JobSnapshot, replica: ReplicaFact) -> tuple[int, ...]:
+    """Whose process says nothing to its agent, which speaks itself, while another rank of the replica speaks: they
+    are who hangs, and the others wait for them, whatever phase each has told last."""
+    homes = {place.rank: snapshot.node_by_id.get(place.node_id) for place in replica.placements}
+    silent_s = {rank: node.silent_s for rank, node in homes.items() if node is not None}
+    return tuple(r for r in replica.silent_ranks if (unheard_s := silent_s.get(r)) is not None and unheard_s < MUTE_S)
 
 
 def _holds(snapshot: JobSnapshot, signal: SignalFact) -> bool:

@@ -11,7 +11,7 @@ from controlplane.policy.facts import (
     current_view,
     holds_state,
     installed,
-    is_heard,
+    is_at_hand,
     is_left_out,
     is_member,
     live_replicas,
@@ -44,7 +44,7 @@ def role_kept(snapshot: JobSnapshot, replica: ReplicaFact) -> MemberRole | None:
     view = current_view(snapshot)
     if view is None or installed(snapshot) or not is_left_out(snapshot, replica):
         return None
-    if not all_joined(replica) or not is_heard(snapshot, replica):
+    if not all_joined(replica) or not is_at_hand(snapshot, replica):
         return None
     role = next(each.role for each in view.left_out if each.replica == replica.index)
     return None if role is MemberRole.JOINER else role

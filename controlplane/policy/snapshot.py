@@ -51,11 +51,11 @@ class ReplicaFact(_Fact, dict=True):
     install or catch-up; `committed_step` newest reported; `state_since_s` of `state`.
     `standby`: its last catch-up ended in standing by, and no install has promoted it since.
     `waiting` True: all its ranks sit in a phase that waits for others (exchange, view
-    change), so it is no culprit; `saving` True: one of them is in a save; `silent_s` the longest
-    that one of them has said nothing to its agent (None: not known). `working_since_s`: since when
-    every rank is in the phase in which it is, all in a step and one at least at work, or mute
-    (None: not so, or not known). `times_out`: how often it was left out in this life without
-    a long time between (`policy.flaps`), `out_s`: server time of the last (None: never).
+    change), so it is no culprit; `saving` True: one of them is in a save; `silent_s` the longest that one of them has
+    said nothing to its agent (None: not known), `silent_ranks` those that have said nothing for seconds while another
+    speaks. `working_since_s`: since when every rank is in the phase in which it is, all in a step and one at least at
+    work, or mute (None: not so, or not known). `times_out`: how often it was left out in this life without a long time
+    between (`policy.flaps`), `out_s`: server time of the last (None: never).
     `stopped` True: every process is proved gone or its stop command succeeded; `released`: those ranks
     that hold no device any more, where some do. `failed_starts` counts incarnations in a row that ended before
     they contributed (0 when the loader does not count them). `ordered_out`: who ordered its eviction, and why (empty:
@@ -78,6 +78,7 @@ class ReplicaFact(_Fact, dict=True):
     waiting: bool = False
     saving: bool = False
     silent_s: float | None = None
+    silent_ranks: tuple[int, ...] = ()
     working_since_s: float | None = None
     times_out: int = 0
     out_s: float | None = None
@@ -106,8 +107,9 @@ class ReplicaFact(_Fact, dict=True):
 
 class SignalFact(_Fact):
     """An open finding of a detector, of a kind in `policy.signals`.
-    `value` and `threshold` in the kind's own unit (seconds, score, exit code). `renewed_s`: when last found so, server
-    time (None: not since `seen_s`). `of_fleet`: about hardware under no living replica: for the fleet's own pass."""
+    `value` and `threshold` in the kind's own unit (seconds, score, exit code). `seen_s`: when it showed itself, by an
+    age that its node counted; `came_s`: when it came, by the server alone (None: not known). `renewed_s`: when last
+    found so (None: not since `seen_s`). `of_fleet`: on hardware under no living replica, for the fleet's own pass."""
 
     id: str
     kind: str
@@ -123,15 +125,14 @@ class SignalFact(_Fact):
     incident_id: str | None = None
     of_fleet: bool = False
     renewed_s: float | None = None
+    came_s: float | None = None
 
 
 class DeviceFact(_Fact, gc=False):
-    """`free`: not held and not reserved. `held`: a process that is not proved gone is on
-    it (an older incarnation whose end nobody has confirmed holds its device too); it
-    tells a reserved device that can be used from one that cannot. `risk` 0..1; None: no
-    samples yet. `memory_bytes` in all; None: its driver does not say. `model` as its driver names
-    it, "" where it does not. `reset_wanted_s`: since when it waits for a reset; None: it does
-    not."""
+    """`free`: not held and not reserved. `held`: a process that is not proved gone is on it (an older incarnation whose
+    end nobody has confirmed holds its device too); it tells a reserved device that can be used from one that cannot.
+    `risk` 0..1; None: no samples yet. `memory_bytes` in all; None: its driver does not say. `model` as its driver names
+    it, "" where it does not. `reset_wanted_s`: since when it waits for a reset; None: it does not."""
 
     index: int
     uuid: str
@@ -145,12 +146,11 @@ class DeviceFact(_Fact, gc=False):
 
 
 class NodeFact(_Fact):
-    """`silent_s` since the last frame by the sentinel's clock; None: never seen or our
-    own side was blind. `warm` True: this job's rank host is already up there.
-    `warmed_s`, `warm_asked_s`: server times at which that was last done and last asked for as a
-    spare (None: never). `reserved_for` the job whose spare it is. `unhealthy`: which of its agent's checks fail,
-    "" for none; nothing is started there until they pass. `segment`: nodes of the same one are near each other.
-    `end`: when it is known to leave, or to be back (`policy.leaving`); None: nobody knows of an end."""
+    """`silent_s` since the last frame by the sentinel's clock; None: never seen or our own side was blind. `warm` True:
+    this job's rank host is already up there. `warmed_s`, `warm_asked_s`: server times at which that was last done and
+    last asked for as a spare (None: never). `reserved_for` the job whose spare it is. `unhealthy`: which of its agent's
+    checks fail, "" for none; nothing is started there until they pass. `segment`: nodes of the same one are near each
+    other. `end`: when it is known to leave, or to be back (`policy.leaving`); None: nobody knows of an end."""
 
     id: str
     name: str

@@ -70,9 +70,14 @@ def _where(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> str:
 
 
 def _heard_of_one(snapshot: JobSnapshot, failure: Failure) -> bool:
-    """One rank of several was overdue so far: it may wait for one that is told a moment later."""
+    """One rank of several was overdue so far: it may wait for one that is told a moment later; a mute one does not."""
     late = {s.rank for s in signals_about(snapshot, "rank_overdue", failure.replica)}
-    return failure.replica.world_size > 1 and len(late) == 1
+    return failure.replica.world_size > 1 and len(late) == 1 and not _is_mute(failure)
+
+
+def _is_mute(failure: Failure) -> bool:
+    named = str(failure.evidence.get("ranks", "")).split(", ")
+    return set(named) <= {str(rank) for rank in failure.replica.silent_ranks}
 
 
 def _of(snapshot: JobSnapshot, failure: Failure) -> str:

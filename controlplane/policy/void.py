@@ -21,8 +21,8 @@ the rank began the phase that it is in now."""
 READ = "read_s"
 """Beside it: server time at which the word of its agent came that says so."""
 POSTPONED_S = 3.0
-"""An agent tells once a second where its ranks are: a finding that is so much younger than its newest word came late,
-over a link that was lost meanwhile."""
+"""An agent tells once a second where its ranks are: a finding that came so long after its newest word came over a link
+that was lost meanwhile."""
 WORD_S = 1.0
 """A rank tells so often where it is: what it was at last may have been so many steps later."""
 HEARD_S = 3.0
@@ -44,9 +44,10 @@ def is_void(snapshot: JobSnapshot, signal: SignalFact) -> bool:
 
 
 def is_postponed(signal: SignalFact) -> bool:
-    """It came late, and its agent has not yet said where the rank is by now: the rank may long train again."""
-    read_s = signal.evidence.get(READ)
-    return isinstance(read_s, (int, float)) and read_s < signal.seen_s - POSTPONED_S
+    """Its agent has not said since it came where the rank is by now: the rank may long train again. When it showed
+    itself is an age by the node's clock, which leaps where the machine stood still; so it says nothing here."""
+    read_s, came_s = signal.evidence.get(READ), signal.seen_s if signal.came_s is None else signal.came_s
+    return isinstance(read_s, (int, float)) and read_s < came_s - POSTPONED_S
 
 
 def was_up(signal: SignalFact) -> bool:
@@ -92,8 +93,10 @@ def _moved_since(snapshot: JobSnapshot, signal: SignalFact, replica: ReplicaFact
 def _is_elsewhere(signal: SignalFact) -> bool:
     """In another phase than when it was found. The phase that was found had begun `signal.value` before; a newer one
     began after. Both are dated by when a frame came, and a frame may be seconds late: what lies between is parted in
-    the middle."""
+    the middle. A word from before the finding came is of before it."""
     began_s = signal.evidence.get(PHASE_SINCE)
+    if is_postponed(signal):
+        return False
     return isinstance(began_s, (int, float)) and began_s > signal.seen_s - signal.value / 2.0
 
 

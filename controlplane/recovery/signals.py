@@ -51,6 +51,7 @@ def fact_of(row: Signal) -> SignalFact:
         id=row.id,
         kind=row.kind,
         seen_s=row.seen_at.timestamp(),
+        came_s=row.created_at.timestamp(),
         renewed_s=None if row.renewed_at is None else row.renewed_at.timestamp(),
         replica=row.replica,
         incarnation=row.incarnation,

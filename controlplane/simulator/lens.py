@@ -95,4 +95,5 @@ class Lens:
             at_s = evidence.get(name)
             if isinstance(at_s, float):
                 evidence[name] = at_s + ahead_s
-        return msgspec.structs.replace(signal, seen_s=self.wall_s(signal.seen_s), evidence=evidence)
+        seen_s, came_s = self.wall_s(signal.seen_s), self._maybe(signal.came_s)
+        return msgspec.structs.replace(signal, seen_s=seen_s, came_s=came_s, evidence=evidence)

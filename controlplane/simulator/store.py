@@ -362,6 +362,7 @@ class Store(Processes):
             id=signal_id,
             kind=found.KIND,
             seen_s=self.now_s if self._seen_s is None else self._seen_s,
+            came_s=self.now_s,
             value=found.value,
             threshold=found.threshold,
             evidence=found.evidence,

@@ -87,12 +87,13 @@ class Trainer(Saving):
         """SIGCONT: it goes on where it was, in whatever epoch it was."""
         process = self.process_of(rank)
         process.resume(rank, self._kernel.now_s)
-        token, unread = process.token, rank.unread
-        rank.unread = []
+        token, unread, rank.unread = process.token, rank.unread, []
         for event in unread:
             self._feed(rank, event)
         if process.token == token:
             self._answer(process)
+        if (group := self.groups.get((process.attempt, process.epoch))) is not None and group.broken:
+            self._notice(process, process.epoch)
 
     def living(self) -> list[Process]:
         """Every incarnation that there was."""
@@ -115,8 +116,8 @@ class Trainer(Saving):
                 self._kernel.after(self._kernel.between(*self.timing.peer_notice_s), self._notice, process, epoch)
 
     def _notice(self, process: Process, epoch: int) -> None:
-        """A member finds the exchange broken: it tells, and gives up what it exchanges now, or will."""
-        if process.epoch != epoch or process.interrupted() or not process.able():
+        """A member finds the exchange broken, once it runs: it tells, and gives up what it exchanges now, or will."""
+        if process.epoch != epoch or process.noticed == epoch or process.interrupted() or not process.able():
             return
         process.noticed = epoch
         self._said(process.first, OuterError(epoch=epoch, step=process.committed, error="connection closed by peer"))
@@ -372,9 +373,8 @@ class Trainer(Saving):
         self._meet(group, group.barrier.setdefault(step, set()), process, self._passed)
 
     def _meet(self, group: Group, here: set[int], process: Process, call: Callable[[Process, int], None]) -> None:
-        """The last to arrive lets all go on; one that comes again (it had been stopped)
-        finds the exchange complete and goes on alone. Who has left the epoch does not
-        listen to its exchange any more."""
+        """The last to arrive lets all go on; one that comes again (it had been stopped) finds the exchange complete
+        and goes on alone. Who has left the epoch does not listen to its exchange any more."""
         again = process.index in here
         here.add(process.index)
         if len(here) < len(group.members) or (group.broken and not again):

@@ -44,6 +44,7 @@ def _replica(slot: Slot, members: Collection[tuple[int, int]]) -> ReplicaFact:
         waiting=_waits(seen),
         saving=_saves(seen),
         silent_s=_silent_s(seen),
+        silent_ranks=_silent_ranks(slot),
         working_since_s=_working_since_s(seen),
         times_out=newest.times_out,
         out_s=newest.out_s,
@@ -86,6 +87,13 @@ def _silent_s(seen: Readings) -> float | None:
     """The longest that one of its ranks has said nothing to its agent; None: not known."""
     known = [float(live["silent_s"]) for live in seen if live]
     return max(known) if known and len(known) == len(seen) else None
+
+
+def _silent_ranks(slot: Slot) -> tuple[int, ...]:
+    """Who of them is mute while another speaks; none where not all is known."""
+    told = [(place.rank, live) for place, live in zip(slot.placements, slot.readings, strict=False) if live is not None]
+    mute = tuple(sorted(rank for rank, live in told if live["silent_s"] >= FRESH_S))
+    return mute if len(mute) < len(told) == len(slot.readings) else ()
 
 
 def _working_since_s(seen: Readings) -> float | None:

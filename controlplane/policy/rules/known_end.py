@@ -233,14 +233,11 @@ def _yield(snapshot: JobSnapshot, case: Case, way: Way) -> Decision:
     left_s = max(0.0, case.end.leaves_s - snapshot.now_s)
     newer = max(0, snapshot.job.committed_step - newest_kept(snapshot))
     trains = snapshot.job.state in YIELDS
-    what = f"The job's ranks save {number_of(newer, 'step')} and leave, and it waits in the queue"
-    if way.needs_s > left_s and newer:
-        what += f"; a save takes up to {way.needs_s:.0f} s: what is not saved by then is lost"
     decision = _decided(
         snapshot,
         case,
         way,
-        what,
+        _kept(snapshot, newer, way.needs_s, left_s),
         (
             EndAttempt(number=attempt.number, grace_s=left_s),
             SetJobState(to=JobState.PREEMPTED if trains else JobState.PENDING),
@@ -251,6 +248,17 @@ def _yield(snapshot: JobSnapshot, case: Case, way: Way) -> Decision:
     evidence: dict[str, Scalar] = {"newer_steps": newer, "devices": devices}
     key = f"{RULE}:yield:{attempt.number}"
     return msgspec.structs.replace(decision, evidence=decision.evidence | evidence, key=key)
+
+
+def _kept(snapshot: JobSnapshot, newer: int, needs_s: float, left_s: float) -> str:
+    """What becomes of the `newer` steps. Ranks save at the end of a step: between two views there is none."""
+    if newer and not installed(snapshot):
+        steps = number_of(newer, "step")
+        return f"The job's ranks leave, and it waits in the queue; they wait for a view, and {steps} may be lost"
+    what = f"The job's ranks save {number_of(newer, 'step')} and leave, and it waits in the queue"
+    if needs_s > left_s and newer:
+        what += f"; a save takes up to {needs_s:.0f} s: what is not saved by then is lost"
+    return what
 
 
 def _decided(

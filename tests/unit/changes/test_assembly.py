@@ -74,6 +74,20 @@ def test_who_waits_and_who_works_follows_from_what_its_ranks_said_last(
     assert (found.waiting, found.working_since_s, found.silent_s) == (waits, working_since_s, silent_s)
 
 
+@pytest.mark.parametrize(
+    ("readings", "mute"),
+    [
+        ((reading("exchange", silent_s=FRESH_S), reading("compute", silent_s=1.0)), (0,)),
+        ((reading("compute", silent_s=FRESH_S), reading("compute", silent_s=FRESH_S)), ()),
+        ((reading("exchange", silent_s=FRESH_S), None), ()),
+    ],
+)
+def test_who_says_nothing_is_known_where_another_of_its_replica_speaks(
+    readings: Readings, mute: tuple[int, ...]
+) -> None:
+    assert replica(readings=readings).silent_ranks == mute
+
+
 def test_starts_that_came_to_nothing_are_counted_back_to_the_last_life_that_contributed() -> None:
     out = ReplicaState.EVICTED
     before = (

@@ -80,6 +80,25 @@ def test_what_came_late_over_a_lost_link_ends_nobody_before_its_agent_has_spoken
     assert decisions(snapshot, rule="void") == (), "it may still be true"
 
 
+@pytest.mark.parametrize(
+    ("read_s", "began_s", "stays", "is_settled"),
+    [
+        (NOW_S - 28.0, NOW_S - 32.0, True, False),
+        (NOW_S - 0.5, NOW_S - 332.0, False, False),
+        (NOW_S - 0.5, NOW_S - 1.0, True, True),
+    ],
+)
+def test_what_a_clock_that_has_leapt_dates_is_judged_by_when_it_came(
+    read_s: float, began_s: float, stays: bool, is_settled: bool
+):
+    """Found 25 s ago, kept while no server was there; then its machine's clock leapt by 300 s. What was read before
+    it came neither clears the rank nor condemns it."""
+    found = change(late(NOW_S - 325.0, phase_since_s=began_s, read_s=read_s, step=40), came_s=NOW_S - 0.5)
+    snapshot = running(job=job(progressed_s=NOW_S - 32.0, committed_step=40), signals=(found,))
+    assert trains(snapshot) is stays
+    assert bool(decisions(snapshot, rule="void")) is is_settled
+
+
 def test_a_step_that_was_told_late_does_not_clear_the_rank_that_stands_in_it():
     """Who told of it had no agent when it was committed. One step more, and no word can be that late."""
     found = late(NOW_S - 6.0, phase_since_s=NOW_S - 13.0, step=40)

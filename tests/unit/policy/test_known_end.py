@@ -116,6 +116,14 @@ def test_with_too_little_time_for_a_save_it_saves_what_it_can_and_says_so() -> N
     assert "a save takes up to 5 s: what is not saved by then is lost" in decision.sentence
 
 
+def test_what_ranks_that_wait_for_a_view_would_save_is_not_promised() -> None:
+    """Their step has no end at which they could."""
+    between = {"install": None, "job": job(spec=LONG), "checkpoints": (checkpoint(40),)}
+    decision = only(notice(SAVE_S, spares=0, **between), RULE)
+    assert decision.choice == "yield"
+    assert "ranks leave, and it waits in the queue; they wait for a view, and 10 steps may be lost" in decision.sentence
+
+
 def test_an_unmeasured_save_gets_the_grace_of_the_spec() -> None:
     settings = msgspec.structs.replace(LONG, scheduling=Scheduling(preempt_grace_s=25.0))
     unknown = change(MEASURED, save_p95_s=None)

@@ -85,6 +85,17 @@ def test_one_that_a_person_wants_out_waits_for_another_then() -> None:
     assert decision.choice == "wait" and not actions(decision, StopReplica)
 
 
+def test_a_blind_server_takes_back_who_is_connected_and_not_called_silent() -> None:
+    """For a while after its start it knows of no node how long that was silent."""
+    snapshot = waits()
+    unknown = tuple(change(each, silent_s=None) for each in snapshot.nodes)
+    blind = change(snapshot, blind=True, nodes=unknown)
+    view = action(decisions(blind, rule="replica_failure")[0], AnnounceView).view
+    assert view.members == (Member(1, 1, CONTRIBUTOR),)
+    away = tuple(change(each, connected=each.id != "n1") for each in unknown)
+    assert only(change(blind, nodes=away), "restart").reason_code == "no_contributor"
+
+
 @pytest.mark.parametrize(
     "why", ["somebody has entered", "it is behind, or was catching up", "it is silent", "it has failed as well"]
 )

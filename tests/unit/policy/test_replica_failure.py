@@ -220,6 +220,38 @@ def test_a_stopped_process_is_not_excused_by_its_last_word():
     assert only(snapshot, RULE).reason_code == "hang"
 
 
+COMPUTES, EXCHANGES = {"phase": "compute", "step": 40, "silent_s": 0.4}, {"phase": "exchange", "step": 40}
+
+
+def stopped(rank: int, *found, waiting: bool = False):
+    """The process of one rank of replica 1 is stopped; the other says each second that it computes: it waits in a
+    collective of their replica."""
+    snapshot = with_replica(running(signals=found), 1, silent_s=8.0, silent_ranks=(rank,), waiting=waiting)
+    return only(snapshot, RULE)
+
+
+def test_of_two_overdue_ranks_the_one_whose_process_says_nothing_is_named_and_not_the_one_that_waits_for_it():
+    waits, mute = overdue(evidence=COMPUTES), change(overdue(number=2, evidence=EXCHANGES | {"silent_s": 7.0}), rank=0)
+    decision = stopped(0, waits, mute)
+    assert (decision.evidence["rank"], decision.evidence["ranks"]) == (0, "0")
+    assert "rank 0 made no progress" in decision.sentence and "its process says nothing" in decision.sentence
+    assert decision.title == "Rank 0 of replica 1 hangs"
+
+
+def test_a_stopped_rank_is_named_also_before_its_own_limit_is_over():
+    decision = stopped(0, overdue(evidence=COMPUTES))
+    assert (decision.evidence["rank"], decision.evidence["ranks"]) == (0, "0")
+    assert "the process of rank 0 says nothing" in decision.sentence
+    assert "rank 1 made no progress for 7.0 s, 5.0 s are allowed" in decision.sentence
+    assert decision.title == "Rank 0 of replica 1 hangs"
+
+
+def test_a_rank_whose_agent_says_nothing_either_is_not_called_stopped():
+    snapshot = with_replica(running(signals=(overdue(evidence=COMPUTES),)), 1, silent_s=8.0, silent_ranks=(0,))
+    nodes = tuple(change(each, silent_s=8.0) for each in snapshot.nodes)
+    assert only(change(snapshot, nodes=nodes), RULE).evidence["rank"] == 1
+
+
 # --- silence -----------------------------------------------------------------------
 
 
