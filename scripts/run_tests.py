@@ -11,6 +11,8 @@ come last, with nothing beside them but the rest of those: what they wait for is
 pytest prints goes to var/tests/SET.log; of it are shown here the progress, the skips, the slowest and the sum, so
 that a whole run stays short enough to be read. What failed is told when its set ends, with the time
 that the set took by the clock and of the cores (`processor_time`), and again, a line for each, at the very end.
+A failed test whose processes keep real clocks is run once more, alone, when all else is over (`second_run`): a set
+counts as passed if all of its failed tests pass then, and each of these has its line at the very end too.
 """
 
 import os
@@ -27,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from private_postgres import MissingPostgres, private_postgres
 from processor_time import adopt, children, taken_s, wait_for_adopted
+from second_run import MOST_TESTS, failed_tests, first_options, may_repeat, passed_tests, second_options
 
 ROOT = Path(__file__).resolve().parent.parent
 PY = sys.executable
@@ -167,6 +170,8 @@ FILLS, LOW = ("fast", "rows"), ("nice", "-n", "10")
 # Of a test that takes what others leave: half a minute of computing may last ten.
 LOW_LIMIT_S = 600
 LAST = "scenes"
+ALONE = "alone"
+"""Of the names of files that a second run leaves, and what its lines begin with."""
 
 
 def run_all() -> list[str]:
@@ -175,48 +180,62 @@ def run_all() -> list[str]:
         filled = below.map(lambda name: run_apart(name, before=LOW), FILLS)
         waited = beside.submit(run_apart, BESIDE)
         checked = beside.submit(subprocess.run, [PY, "scripts/check.py"], cwd=ROOT, check=False)
-        codes = lanes.map(run_apart, QUEUE)
-        failed = [name for name, code in zip(QUEUE, codes, strict=True) if code]
-        failed += [BESIDE] * bool(waited.result()) + ["check"] * bool(checked.result().returncode)
-        failed += [LAST] * bool(run_apart(LAST))
-        return failed + [name for name, code in zip(FILLS, filled, strict=True) if code]
+        codes = dict(zip(QUEUE, lanes.map(run_apart, QUEUE), strict=True))
+        codes |= {BESIDE: waited.result(), "check": checked.result().returncode}
+        codes[LAST] = run_apart(LAST)
+        codes |= zip(FILLS, filled, strict=True)
+    return [name for name, code in codes.items() if code and not passes_alone(name, code)]
 
 
-def run_apart(name: str, *, before: tuple[str, ...] = ()) -> int:
-    """One set by a process of its own, which so knows what the set takes. `before`: what starts it."""
-    command = [*before, PY, __file__, name, f"{name:8} ", *([str(LOW_LIMIT_S)] if before else [])]
-    return subprocess.run(command, cwd=ROOT, check=False).returncode
+def passes_alone(name: str, code: int) -> bool:
+    """Whether each failed test of a set that ended with `code` passes when nothing runs beside it."""
+    if not may_repeat(name, code, report_of(name)):
+        return False
+    run_apart(name, alone=True)
+    return failed_tests(report_of(name)) <= passed_tests(report_of(name, ALONE))
 
 
-def run_set(name: str, *, prefix: str = "", limit_s: str = "") -> int:
-    """One pytest run; for `postgres` with a private server around it. `limit_s`: of a test, if not the usual one."""
-    report_of(name).unlink(missing_ok=True)
+def run_apart(name: str, *, before: tuple[str, ...] = (), alone: bool = False) -> int:
+    """One set by a process of its own, which so knows what the set takes. `before`: what starts it. `alone`: only
+    those of its tests that failed."""
+    options = [f"limit_s={LOW_LIMIT_S}"] * bool(before) + [f"part={ALONE}"] * alone
+    return subprocess.run([*before, PY, __file__, name, f"{name:8} ", *options], cwd=ROOT, check=False).returncode
+
+
+def run_set(name: str, *, prefix: str = "", limit_s: str = "", part: str = "") -> int:
+    """One pytest run; for `postgres` with a private server around it. `limit_s`: of a test, if not the usual one.
+    `part`: `ALONE` for the second run."""
+    report, log = report_of(name, part), log_of(name, part)
+    for old in (report, report_of(name, ALONE)):
+        old.unlink(missing_ok=True)
+    cache = report_of(name).with_suffix(".cache")
     options = [
         "-q",
         "-rs",
         "--durations=8",
-        f"--junitxml={report_of(name)}",
-        *(["-x"] if name.startswith("scenes") else []),
+        f"--junitxml={report}",
+        *(second_options(cache) if part else first_options(cache)),
+        *([f"--maxfail={MOST_TESTS + 1}"] if name.startswith("scenes") else []),
     ]
     options += [f"--timeout={limit_s}"] if limit_s else []
     paths = paths_of(name)
     command = [PY, "-m", "pytest", *options, *paths]
-    print(f"--- {name}: {' '.join(path for path in paths if not path.startswith('-'))}", flush=True)
+    print(f"--- {name}: {part or ' '.join(path for path in paths if not path.startswith('-'))}", flush=True)
     started_s = time.monotonic()
     if name.endswith("postgres"):
         try:
             with private_postgres() as url:
                 env = os.environ | {"HOLDFAST_TEST_DATABASE": "postgres", "HOLDFAST_DATABASE_URL": url}
                 # The database goes with its server; to drop it waits 5 s for a connection that is still open.
-                code = run_pytest([*command, "--reuse-db"], log_of(name), env, prefix=prefix)
+                code = run_pytest([*command, "--reuse-db"], log, env, prefix=prefix)
         except MissingPostgres as error:
             print(f"postgres: NOT RUN, {error}")
             code = 1 if os.environ.get("CI") else 0
     else:
-        code = run_pytest(command, log_of(name), dict(os.environ), prefix=prefix)
-    for line in failures(report_of(name)):
+        code = run_pytest(command, log, dict(os.environ), prefix=prefix)
+    for line in failures(report):
         print(line)
-    where = f", all of it: {log_of(name).relative_to(ROOT)}" if code else ""
+    where = f", all of it: {log.relative_to(ROOT)}" if code else ""
     wall_s = time.monotonic() - started_s
     print(f"--- {name}: exit {code}, {wall_s:.0f} s, {taken_s():.0f} s of a core{where}", flush=True)
     return code
@@ -270,14 +289,14 @@ def readable(lines: Iterable[str]) -> Iterator[str]:
         yield line
 
 
-def report_of(name: str) -> Path:
-    """Where pytest leaves what it found in a set."""
-    return REPORTS / f"{name}.xml"
+def report_of(name: str, part: str = "") -> Path:
+    """Where pytest leaves what it found in a set. `part`: `ALONE` for its second run."""
+    return REPORTS / f"{name}{part and '.'}{part}.xml"
 
 
-def log_of(name: str) -> Path:
+def log_of(name: str, part: str = "") -> Path:
     """Where all that pytest printed of a set is kept."""
-    return REPORTS / f"{name}.log"
+    return report_of(name, part).with_suffix(".log")
 
 
 def failures(report: Path) -> list[str]:
@@ -306,6 +325,21 @@ def in_short(told: str) -> str:
     return f"{name}: {' ... '.join(dict.fromkeys((*errors[:1], *errors[-1:])))}"
 
 
+def verdicts(names: Iterable[str]) -> list[str]:
+    """A line for each failed test of these sets; those that passed at the second run come last, and say so."""
+    failed, passed = [], []
+    for name in names:
+        alone = passed_tests(report_of(name, ALONE))
+        for report in failures(report_of(name)):
+            title = report.splitlines()[0]
+            test, line = title.rpartition(" (")[0], in_short(report)
+            if test in alone:
+                passed.append(f"passed at the second run, alone: {test} (first: {line.removeprefix(title)[2:]})")
+            else:
+                failed.append(f"{name}: {line}")
+    return failed + passed
+
+
 def main(argv: list[str]) -> int:
     """Run what was asked for; 1 if any of it failed, 2 if it is not known."""
     wanted = argv[0] if argv else "all"
@@ -315,12 +349,11 @@ def main(argv: list[str]) -> int:
     if wanted != "all":
         adopt()
         if argv[1:]:  # `run_apart`, which itself says what failed, at the end.
-            return run_set(wanted, prefix=argv[1], limit_s="".join(argv[2:]))
+            return run_set(wanted, prefix=argv[1], **dict(each.split("=") for each in argv[2:]))
     # Parts of other sets are asked for by `make test-attacks` and `make test-postgres`.
     failed = run_all() if wanted == "all" else [wanted] * bool(run_set(wanted))
-    for name in failed:
-        for told in failures(report_of(name)):
-            print(f"{name}: {in_short(told)}")
+    for line in verdicts((*QUEUE, BESIDE, LAST, *FILLS) if wanted == "all" else (wanted,)):
+        print(line)
     print(f"failed: {', '.join(failed)}" if failed else "all sets passed", flush=True)
     return 1 if failed else 0
 

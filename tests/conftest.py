@@ -40,6 +40,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.line(f"{own_s:.0f} s of a core by itself, {others_s:.0f} s by its processes")
 
 
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings():  # type: ignore[no-untyped-def]
+    """See `tests.migrated`; pytest-django asks for this before it makes the database."""
+    from django.db.backends.sqlite3.creation import DatabaseCreation
+
+    from tests.migrated import create_test_db
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DatabaseCreation, "create_test_db", create_test_db)
+        yield
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _only_what_was_written_is_emptied():  # type: ignore[no-untyped-def]
     """See `tests.emptied`."""

@@ -190,7 +190,8 @@ def database(env: Env) -> dict[str, Any]:
 
 def sqlite(path: Path) -> dict[str, Any]:
     """One file in WAL mode. synchronous=FULL, as an acknowledged event must survive a power cut;
-    BEGIN IMMEDIATE, as a deferred transaction that upgrades fails at once instead of waiting."""
+    BEGIN IMMEDIATE, as a deferred transaction that upgrades fails at once instead of waiting. On a loaded machine
+    a writer can wait its turn for many seconds without a fault: 20 s."""
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     close_database(path)
@@ -198,7 +199,7 @@ def sqlite(path: Path) -> dict[str, Any]:
         "ENGINE": "controlplane.runtime.sqlite",
         "NAME": str(path),
         "OPTIONS": {
-            "timeout": 5,
+            "timeout": 20,
             "transaction_mode": "IMMEDIATE",
             # What was deleted, or sealed since, is in no copy of the file.
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON;"

@@ -97,7 +97,7 @@ def is_running(pid: int) -> bool:
 
 async def until_gone(*pids: int) -> None:
     """Processes end without telling us; this polls, with a bound."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while any(is_running(pid) for pid in pids):
             await asyncio.sleep(0.01)
 

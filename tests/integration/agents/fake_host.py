@@ -2,8 +2,8 @@
 
 Run by the agent as `python -m tests.integration.agents.fake_host --socket P --job-id J`.
 What a rank does is told by FAKE_* keys in the launch's env:
-FAKE_EXIT_CODE leaves with that code after FAKE_AFTER_S; FAKE_FREEZE_PHASE stops moving in
-a phase; FAKE_STEP_S reports a step that often; FAKE_PRUNES tells with each step that checkpoints were removed.
+FAKE_EXIT_CODE leaves with that code at SIGUSR1; FAKE_FREEZE_PHASE stops moving in a phase;
+FAKE_STEP_S reports a step that often; FAKE_PRUNES tells with each step that checkpoints were removed.
 """
 
 import argparse
@@ -130,14 +130,18 @@ class Host:
                 self.say(gone)
 
 
+def leave(code: int) -> None:
+    """What a rank does at the signal of a test."""
+    os.write(1, b"leaving now\n")
+    os._exit(code)
+
+
 class Rank:
     """Says hello, reports once a second, answers views; reconnects for ever."""
 
     def __init__(self, ref: RankRef, path: str, env: dict[str, str]) -> None:
         self.ref = ref
         self.path = path
-        self.exit_code = int(env["FAKE_EXIT_CODE"]) if "FAKE_EXIT_CODE" in env else None
-        self.exit_at_s = time.monotonic() + float(env.get("FAKE_AFTER_S", "0.3"))
         self.freeze = env.get("FAKE_FREEZE_PHASE")
         self.step_s = float(env.get("FAKE_STEP_S", "0"))
         self.prunes = "FAKE_PRUNES" in env
@@ -145,6 +149,8 @@ class Rank:
         self.epoch = 0
         self.step = 0
         self.since_s = time.monotonic()
+        if "FAKE_EXIT_CODE" in env:
+            signal.signal(signal.SIGUSR1, lambda *_: leave(int(env["FAKE_EXIT_CODE"])))
 
     def run(self) -> int:
         print(f"rank {self.ref.rank} of replica {self.ref.replica} runs", flush=True)
@@ -157,9 +163,6 @@ class Rank:
                         return code
             except OSError:
                 pass
-            if self.exit_code is not None and time.monotonic() >= self.exit_at_s:
-                print("leaving now", flush=True)
-                return self.exit_code
             time.sleep(0.05)
 
     def talk(self, link: socket.socket) -> int | None:
@@ -169,14 +172,9 @@ class Rank:
         next_s = time.monotonic() + 1.0
         while True:
             now_s = time.monotonic()
-            due_s = next_s if self.exit_code is None else min(next_s, self.exit_at_s)
-            if self.step_s:
-                due_s = min(due_s, self.next_step_s)
+            due_s = min(next_s, self.next_step_s) if self.step_s else next_s
             ready, _, _ = select.select([link], [], [], max(due_s - now_s, 0.0))
             now_s = time.monotonic()
-            if self.exit_code is not None and now_s >= self.exit_at_s:
-                print("leaving now", flush=True)
-                return self.exit_code
             if self.step_s and now_s >= self.next_step_s:
                 self.next_step_s += self.step_s
                 link.sendall(encode_line(StepReport(self.step, self.epoch, self.step_s, 64, (self.step,))))

@@ -129,7 +129,7 @@ class Server:
         await self.until(lambda: self._socket is not None)
         await self._socket.send(data)
 
-    async def until(self, holds: Callable[[], Any], timeout_s: float = 15.0) -> Any:
+    async def until(self, holds: Callable[[], Any], timeout_s: float = 30.0) -> Any:
         """Wait for something the agent says; what `holds` returned."""
         async with asyncio.timeout(timeout_s), self._changed:
             while not (found := holds()):
@@ -143,7 +143,7 @@ class Server:
         final = [a for a in self.bodies(CommandAnswer) if a.command_id == command_id and a.state != "acknowledged"]
         return final[-1] if final else None
 
-    async def done(self, command_id: str, timeout_s: float = 15.0) -> CommandAnswer:
+    async def done(self, command_id: str, timeout_s: float = 30.0) -> CommandAnswer:
         return await self.until(lambda: self.answer(command_id), timeout_s)
 
     async def cut(self) -> None:

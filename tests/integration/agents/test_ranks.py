@@ -97,7 +97,8 @@ async def test_a_start_on_a_device_that_is_not_empty_waits_and_says_so(server: S
 
 
 async def test_an_exit_code_arrives(server: Server, agent: AgentProcess) -> None:
-    await running_replica(server, env={"FAKE_EXIT_CODE": "17"})
+    pids = await running_replica(server, env={"FAKE_EXIT_CODE": "17"})
+    os.kill(pids[0], signal.SIGUSR1)
     await server.until(lambda: len(server.bodies(RankExited)) == 2)
     assert server.bodies(RankExited)[0].exit_code == 17
 

@@ -48,9 +48,9 @@ async def test_ranks_survive_a_killed_agent_and_are_adopted(server: Server, agen
 
 
 async def test_an_exit_missed_by_a_dead_agent_is_told_with_its_code(server: Server, agent: AgentProcess) -> None:
-    env = {"FAKE_EXIT_CODE": "17", "FAKE_AFTER_S": "1.0"}
-    pids = await running_replica(server, env=env, log_markers={"left": "leaving now"})
+    pids = await running_replica(server, env={"FAKE_EXIT_CODE": "17"}, log_markers={"left": "leaving now"})
     agent.kill(signal.SIGKILL)
+    os.kill(pids[0], signal.SIGUSR1)
     await until_gone(pids[0])
     agent.start()
     await server.until(lambda: server.bodies(RankExited))

@@ -28,7 +28,7 @@ def test_sqlite_is_one_durable_file_with_a_single_writer(tmp_path: Path) -> None
     made = given(tmp_path, f"sqlite://{tmp_path}/x.sqlite3")
     options = made["OPTIONS"]
     assert isinstance(options, dict)
-    assert (options["transaction_mode"], options["timeout"]) == ("IMMEDIATE", 5)
+    assert (options["transaction_mode"], options["timeout"]) == ("IMMEDIATE", 20)
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         assert pragma in options["init_command"]
 
