@@ -1,5 +1,6 @@
 """The audit log, for administrators: read only, since nothing writes it but the acts themselves."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -8,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router
 from pydantic import AwareDatetime, Field
 
-from controlplane.access import reading, sealing, verdicts
+from controlplane.access import actors, reading, sealing, verdicts
 from controlplane.access.models import AuditEntry, Scope
 from controlplane.api import pages
 from controlplane.api.auth import needs
@@ -52,8 +53,9 @@ def list_audit(request: HttpRequest, query: Query[AuditFilter]) -> HttpResponse:
     wanted |= {} if query.since is None else {"at__gte": query.since}
     wanted |= {} if query.until is None else {"at__lt": query.until}
     found, after = pages.page(AuditEntry.objects.filter(**wanted).only("id"), query, name="audit")
-    rows = [_view(row) for row in reading.whole([row.id for row in found])]
-    return send(pages.listing(rows, after, newest_seq()))
+    rows = reading.whole([row.id for row in found])
+    words = actors.all_in_words(row.actor for row in rows if isinstance(row.actor, str))
+    return send(pages.listing([_view(row, words) for row in rows], after, newest_seq()))
 
 
 @router.get(
@@ -78,12 +80,12 @@ def audit_state(request: HttpRequest) -> HttpResponse:
     )
 
 
-def _view(row: AuditEntry) -> dict[str, Any]:
+def _view(row: AuditEntry, words: Mapping[str, str]) -> dict[str, Any]:
     """Of a row that somebody else put into the table, and that cannot be sent, only that it is there."""
     try:
-        view = _whole(row)
+        view = _whole(row) | {"who": words[row.actor]}
         msgspec.json.encode(view)
-    except reading.SPOILT:
+    except (*reading.SPOILT, KeyError):
         return _whole(AuditEntry(id=row.id, at=NO_TIME, action="unreadable", reason=SPOILT))
     return view
 
@@ -94,6 +96,7 @@ def _whole(row: AuditEntry) -> dict[str, Any]:
         "seq": row.seq,
         "at": iso(row.at),
         "actor": row.actor,
+        "who": row.actor,
         "action": row.action,
         "subject": row.subject,
         "reason": row.reason,

@@ -87,13 +87,14 @@ class JoinToken(Answer, frozen=True, kw_only=True):
 
 
 class AuditEntry(Answer, frozen=True, kw_only=True):
-    """One act or refusal. `seq` and `hash` are null for the seconds until the row is sealed into
-    the chain; `before` and `after`: the fields that a change of state touched."""
+    """One act or refusal of `actor`, `who` in words (`user:ada (token nightly)`). `seq` and `hash` are null for the
+    seconds until the row is sealed into the chain; `before` and `after`: the fields that a change of state touched."""
 
     id: int
     seq: int | None
     at: str
     actor: str
+    who: str
     action: str
     subject: str
     reason: str
