@@ -65,12 +65,7 @@ def start(document: object, bar: Bar, *, ground: Ground, actor: str, reason: str
     with events.unit_of_work():
         services.keep(config)
         run = _begin(RunRole.CANDIDATE, stored, bar, actor, reason, live.number if live is not None else 0, after)
-        _report(
-            run,
-            actor,
-            f"{in_words(actor)} lets a policy run beside the live one, as shadow {run.pk}. {reason}",
-            "start",
-        )
+        _report(run, actor, f"{run.who} lets a policy run beside the live one, as shadow {run.pk}. {reason}", "start")
     return run
 
 

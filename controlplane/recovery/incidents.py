@@ -293,12 +293,11 @@ def acknowledge(incident_id: str, *, actor: str, reason: str, request_id: str = 
             acknowledged_at=now(), acknowledged_by=in_words(actor), acknowledgement=reason
         )
         incident.refresh_from_db()
-        publish_incident(
-            incident, "incident.acknowledged", f"{incident.acknowledged_by} acknowledged: {incident.title} ({reason})"
-        )
+        who = incident.acknowledged_by
+        publish_incident(incident, "incident.acknowledged", f"{who} acknowledged: {incident.title} ({reason})")
         if incident.state == IncidentState.MITIGATED:
             outcome = incident.outcome or IncidentOutcome.MITIGATED
-            _hand_back(incident, f"{incident.acknowledged_by} has it now: {reason}", outcome)
+            _hand_back(incident, f"{who} has it now: {reason}", outcome)
     return incident
 
 

@@ -5,14 +5,14 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
-from django.http import HttpRequest, HttpResponse
-from ninja import Query, Router
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from ninja import Query, Router, Schema
 from pydantic import AwareDatetime, Field
 
 from controlplane.access import actors, reading, sealing, verdicts
 from controlplane.access.models import AuditEntry, Scope
-from controlplane.api import pages
-from controlplane.api.auth import needs
+from controlplane.api import audit_export, pages
+from controlplane.api.auth import needs, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
 from controlplane.protocol import rest
@@ -20,13 +20,14 @@ from controlplane.runtime.clock import iso
 from controlplane.runtime.events import newest_seq
 
 router = Router(tags=["audit"])
+MAX_LINES = 5000
 NO_TIME = datetime.fromtimestamp(0, UTC)
 SPOILT = "This row cannot be read, so Holdfast did not write it: `manage.py verify_audit` says where it stands."
 Exact = Annotated[str | None, Field(max_length=120)]
 
 
-class AuditFilter(pages.Paging):
-    """Query of the audit log; texts are compared whole, `action` also by its beginning with `*`."""
+class AuditWhich(Schema):
+    """Which rows; texts are compared whole, `action` also by its beginning with `*`."""
 
     actor: Annotated[Exact, Field(description="`user:NAME`, `token:ID`, `node:NAME`, `policy`, ...")] = None
     action: Annotated[Exact, Field(description="Such as `job.cancel`; `login.*` for all that begin so.")] = None
@@ -35,6 +36,27 @@ class AuditFilter(pages.Paging):
     decision_id: Exact = None
     since: Annotated[AwareDatetime | None, Field(description="Not before this instant.")] = None
     until: Annotated[AwareDatetime | None, Field(description="Before this instant.")] = None
+
+    def wanted(self) -> dict[str, str | datetime]:
+        """As the query set takes it."""
+        exact = {name: getattr(self, name) for name in ("actor", "subject", "request_id", "decision_id")}
+        found: dict[str, str | datetime] = {name: value for name, value in exact.items() if value is not None}
+        if self.action is not None:
+            begins = self.action.endswith("*")
+            found["action__startswith" if begins else "action"] = self.action.removesuffix("*")
+        found |= {} if self.since is None else {"at__gte": self.since}
+        return found | ({} if self.until is None else {"at__lt": self.until})
+
+
+class AuditFilter(AuditWhich, pages.Paging):
+    """Query of the audit log."""
+
+
+class AuditExport(AuditWhich):
+    """Query of its export."""
+
+    after_seq: Annotated[int, Field(ge=0, le=2**53, description="Continue after the row of this number.")] = 0
+    limit: Annotated[int | None, Field(ge=1, le=MAX_LINES, description="Rows; all unless given.")] = None
 
 
 @router.get(
@@ -45,17 +67,28 @@ class AuditFilter(pages.Paging):
 )
 def list_audit(request: HttpRequest, query: Query[AuditFilter]) -> HttpResponse:
     """Newest first. `manage.py verify_audit` says whether it is whole."""
-    exact = {name: getattr(query, name) for name in ("actor", "subject", "request_id", "decision_id")}
-    wanted: dict[str, str | datetime] = {name: value for name, value in exact.items() if value is not None}
-    if query.action is not None:
-        begins = query.action.endswith("*")
-        wanted["action__startswith" if begins else "action"] = query.action.removesuffix("*")
-    wanted |= {} if query.since is None else {"at__gte": query.since}
-    wanted |= {} if query.until is None else {"at__lt": query.until}
-    found, after = pages.page(AuditEntry.objects.filter(**wanted).only("id"), query, name="audit")
+    found, after = pages.page(AuditEntry.objects.filter(**query.wanted()).only("id"), query, name="audit")
     rows = reading.whole([row.id for row in found])
     words = actors.all_in_words(row.actor for row in rows if isinstance(row.actor, str))
     return send(pages.listing([_view(row, words) for row in rows], after, newest_seq()))
+
+
+@router.get(
+    "/audit/export",
+    summary="Audit log as JSON lines",
+    auth=needs(Scope.ADMIN),
+    openapi_extra=describe(rest.AuditLine, media_type="application/x-ndjson", errors=(422,)),
+)
+async def export_audit(request: HttpRequest, query: Query[AuditExport]) -> StreamingHttpResponse:
+    """Sealed rows in the order of the chain, each with its digests; those of the last second may not be sealed yet.
+    Without `limit` up to the newest, sent while it is read."""
+    reader = principal_of(request).standing
+    lines = audit_export.stream(query.wanted(), reader, after_seq=query.after_seq, limit=query.limit)
+    response = StreamingHttpResponse(lines, content_type="application/x-ndjson")
+    response["Content-Disposition"] = 'attachment; filename="holdfast-audit.jsonl"'
+    response["Cache-Control"] = "no-store"
+    response["X-Accel-Buffering"] = "no"
+    return response
 
 
 @router.get(
