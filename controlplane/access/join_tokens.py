@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from django.db.models import F
 
 from controlplane.access import name_pattern, tokens
+from controlplane.access.actors import in_words
 from controlplane.access.models import JoinToken
 from controlplane.access.services import Shown, audit
 from controlplane.runtime.clock import after, now
@@ -71,7 +72,7 @@ def create(
         expires_at=after(ttl_s),
         uses_left=uses,
         hold=hold,
-        created_by=actor[:120],
+        created_by=in_words(actor)[:120],
         **asdict(binding),
     )
     data = {"uses": uses, "ttl_s": ttl_s, "hold": hold, **asdict(binding)}

@@ -12,6 +12,7 @@ from django.contrib.auth import get_user_model
 from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 
+from controlplane.access.actors import in_words
 from controlplane.access.audit import audit
 from controlplane.access.project_models import (
     MAX_GPUS,
@@ -65,7 +66,7 @@ def create(name: str, settings: Mapping[str, Any], *, reason: str, actor: str, r
     if not re.match(NAME_PATTERN, name):
         message = f"{name!r} is no name of a project"
         raise Invalid(message, errors=[{"pointer": "/name", "message": message, "fix": NAME_FIX}])
-    row = Project(name=name, created_by=actor)
+    row = Project(name=name, created_by=in_words(actor))
     _set(row, settings)
     if Project.objects.count() >= MAX_PROJECTS:
         raise Conflict(f"there are {MAX_PROJECTS} projects, and no more can be made")

@@ -2,29 +2,14 @@
 signed anchor keeps the place and the hash where the rest begins. Called by `manage.py
 prune_audit` alone; needs the right to delete, which the running server should not have."""
 
-import json
-from collections.abc import Callable
 from datetime import datetime
 
 from django.db import transaction
 
-from controlplane.access import chain, reading
+from controlplane.access import chain
 from controlplane.access.audit import audit
 from controlplane.access.models import AuditAnchor, AuditEntry
 from controlplane.runtime.clock import now
-
-
-def export(write: Callable[[str], object], *, after_seq: int = 0, through_seq: int | None = None) -> int:
-    """Write sealed rows as JSON, a line each, in order; returns how many."""
-    query = AuditEntry.raw.filter(seq__gt=after_seq).order_by("seq")
-    if through_seq is not None:
-        query = query.filter(seq__lte=through_seq)
-    count = 0
-    for row in reading.rows(query):
-        document = chain.as_document(row) if reading.sound(row) else {"id": row.id, "unreadable": True}
-        write(json.dumps(document, sort_keys=True) + "\n")
-        count += 1
-    return count
 
 
 def last_before(moment: datetime) -> int:

@@ -1,11 +1,12 @@
 """Credentials and audit: the only writer of this app's rows."""
 
+import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AbstractBaseUser, Group
-from django.db import transaction
+from django.db import DatabaseError, transaction
 
 from controlplane.access import lineage, tokens
 from controlplane.access.audit import audit
@@ -16,10 +17,14 @@ from controlplane.access.scopes import allows, scope_of
 from controlplane.runtime.clock import after, now
 from controlplane.runtime.errors import Conflict, Denied, Invalid
 from controlplane.runtime.ids import new_id
+from controlplane.runtime.logs import get
 
 ONE_TIME_TTL_S = 3600.0
 USED_EVERY_S = 60.0
+UNNOTED_S = 5.0
 MAX_LIVE_TOKENS = 1000
+_log = get(__name__)
+_unnoted_until_s = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +109,27 @@ def find_api_token(secret: str) -> ApiToken | None:
     row = ApiToken.objects.select_related("user").filter(sha256=tokens.digest(secret), revoked_at=None).first()
     if row is None or (row.expires_at is not None and row.expires_at <= moment) or not row.user.is_active:
         return None
-    if row.last_used_at is None and ApiToken.objects.filter(pk=row.pk, last_used_at=None).update(last_used_at=moment):
-        audit(f"token:{row.id}", "api_token.first_use", row.id)
-    elif row.last_used_at is None or moment - row.last_used_at > timedelta(seconds=USED_EVERY_S):
-        ApiToken.objects.filter(pk=row.pk).update(last_used_at=moment)
+    if row.last_used_at is None or moment - row.last_used_at > timedelta(seconds=USED_EVERY_S):
+        _note_use(row, moment)
     return row
+
+
+def _note_use(row: ApiToken, moment: datetime) -> None:
+    """A database that takes no writes is read all the same: the use is noted once it takes them again. After a failure
+    nothing is written for UNNOTED_S, so that not every read waits as long as a write does."""
+    global _unnoted_until_s
+    if time.monotonic() < _unnoted_until_s:
+        return
+    try:
+        with transaction.atomic():
+            first = ApiToken.objects.filter(pk=row.pk, last_used_at=None).update(last_used_at=moment)
+            if first:
+                audit(f"token:{row.id}", "api_token.first_use", row.id)
+            else:
+                ApiToken.objects.filter(pk=row.pk).update(last_used_at=moment)
+    except DatabaseError as error:
+        _unnoted_until_s = time.monotonic() + UNNOTED_S
+        _log.warning("the use of a token could not be noted", token=row.id, error=str(error))
 
 
 def token_name(secret: str) -> str:

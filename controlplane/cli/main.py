@@ -9,6 +9,7 @@ import typer
 
 from controlplane.cli.commands import (
     account,
+    audit,
     breaker,
     chaos,
     fleet,
@@ -45,7 +46,7 @@ for name, group in (
     ("job", job_parts.app), ("rank", rank.app), ("node", fleet.node), ("gpu", fleet.gpu),
     ("breaker", breaker.app), ("window", window.app), ("incident", recovery.incident), ("decision", recovery.decision),
     ("request", request.app), ("policy", policy.app), ("project", project.app),
-    ("token", account.token), ("join-token", join_token.app), ("import", imports.app),
+    ("audit", audit.app), ("token", account.token), ("join-token", join_token.app), ("import", imports.app),
 ):  # fmt: skip
     app.add_typer(group, name=name)
 policy.app.command("dry-run")(replay.dry_run)

@@ -113,9 +113,9 @@ def emit_object(row: Row, columns: Sequence[Column], form: Format, screen: Scree
                 _line(screen, f"{(column.title.lower() + ':').ljust(width)} {text}")
 
 
-def to_json(value: Any, *, indent: int | None = None) -> str:
+def to_json(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
     """ASCII, so that nothing in it steers a terminal; a reader gets every text as it came."""
-    return json.dumps(value, indent=indent).replace("\x7f", "\\u007f")
+    return json.dumps(value, indent=indent, sort_keys=sort_keys).replace("\x7f", "\\u007f")
 
 
 def to_yaml(value: Any) -> str:

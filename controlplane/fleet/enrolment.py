@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from controlplane.access import join_tokens
 from controlplane.access import services as access
+from controlplane.access.actors import in_words
 from controlplane.access.models import JoinToken
 from controlplane.access.services import Shown
 from controlplane.fleet.capable import node_acts
@@ -187,7 +188,9 @@ def reissue(node_id: str, *, actor: str, reason: str, ttl_s: float, request_id: 
         shown = join_tokens.create(bound, ttl_s=ttl_s, actor=actor)
         refuse(node_acts(node)["re-enrol"])
         access.audit(actor, "node.re_enrol", node_id, reason=reason, request_id=request_id, data={"token": shown.id})
-        publish_node(node, "node.re_enrol", f"Node {node.name} may enrol again with a new key. {reason} ({actor})")
+        publish_node(
+            node, "node.re_enrol", f"Node {node.name} may enrol again with a new key. {reason} ({in_words(actor)})"
+        )
     return shown
 
 
@@ -214,7 +217,7 @@ def restore(node_id: str, *, actor: str, reason: str, request_id: str = "") -> N
         access.audit(actor, "node.restore", node_id, reason=reason, request_id=request_id)
         if node.revoked_at is not None:
             Node.objects.filter(pk=node.pk).update(revoked_at=None)
-            publish_node(node, "node.restored", f"Node {node.name} may connect again. {reason} ({actor})")
+            publish_node(node, "node.restored", f"Node {node.name} may connect again. {reason} ({in_words(actor)})")
     return node
 
 
@@ -236,7 +239,7 @@ def remove(node_id: str, *, actor: str, reason: str, request_id: str = "") -> No
             old_key_until=None,
             connected=False,
         )
-        publish_node(node, "node.removed", f"Node {name} was removed. {reason} ({actor})")
+        publish_node(node, "node.removed", f"Node {name} was removed. {reason} ({in_words(actor)})")
     return node
 
 
@@ -248,7 +251,7 @@ def want_new_key(node_id: str, *, actor: str, reason: str, request_id: str = "")
         refuse(node_acts(node)["rotate-key"])
         access.audit(actor, "node.rotate_key", node_id, reason=reason, request_id=request_id)
         Node.objects.filter(pk=node.pk).update(key_wanted_at=now())
-        publish_node(node, "node.rotate_key", f"Node {node.name} is to make a new key. {reason} ({actor})")
+        publish_node(node, "node.rotate_key", f"Node {node.name} is to make a new key. {reason} ({in_words(actor)})")
     return node
 
 

@@ -23,6 +23,7 @@ from typing import Any, Literal
 from django.db.models import Q
 
 from controlplane.access import services as access
+from controlplane.access.actors import in_words
 from controlplane.fleet.capable import node_acts
 from controlplane.fleet.models import Node, NodeLife
 from controlplane.fleet.services import heal_devices, publish_node, transition_node
@@ -224,7 +225,7 @@ def confirm(node_id: str, *, actor: str, reason: str, request_id: str = "") -> N
             doubt="", held=False, deaf=False, gap_since=None, challenger=None, asked_at=None, hold_until=None,
             session_counter=counter,
         )  # fmt: skip
-        transition_node(node, NodeState.READY, f"{reason} ({actor})")
+        transition_node(node, NodeState.READY, f"{reason} ({in_words(actor)})")
         heal_devices(node)
     return node
 

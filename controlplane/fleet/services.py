@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from django.db.models import Q
 
 from controlplane.access import services as access
+from controlplane.access.actors import in_words
 from controlplane.changes.acts import FOR_DEVICES
 from controlplane.fleet import ends, flapping
 from controlplane.fleet.capable import node_acts, node_stands
@@ -67,7 +68,7 @@ def _by_person(node_id: str, to: NodeState, action: str, reason: str, actor: str
             before={"state": node.state}, after={"state": to.value},
         )  # fmt: skip
         if node.state != to:
-            transition_node(node, to, f"{reason} ({actor})")
+            transition_node(node, to, f"{reason} ({in_words(actor)})")
         if to == NodeState.READY:
             heal_devices(node)
     return node

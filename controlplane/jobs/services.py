@@ -10,6 +10,7 @@ from django.db.models import Q
 
 from controlplane.access import projects
 from controlplane.access import services as access
+from controlplane.access.actors import in_words
 from controlplane.fleet.services import publish_device
 from controlplane.jobs import environment
 from controlplane.jobs.capable import job_acts
@@ -52,7 +53,7 @@ def submit_job(spec: JobSpec, *, owner: str, actor: str, request_id: str = "") -
                 data={"name": meta.name},
                 after={"state": job.state, "spec": job.spec},
             )
-            publish_job(job, "job.submitted", f"{owner or actor} submitted {meta.name}.")
+            publish_job(job, "job.submitted", f"{in_words(actor)} submitted {meta.name}.")
             wake_job(job.id)
     except IntegrityError as error:
         raise Conflict(
@@ -73,7 +74,7 @@ def cancel_job(job_id: str, *, reason: str, actor: str, request_id: str = "") ->
         )  # fmt: skip
         if not job.cancel_requested:
             Job.objects.filter(pk=job_id).update(cancel_requested=True)
-            publish_job(job, "job.cancel_requested", f"{actor} asked to cancel {job.name}: {reason}")
+            publish_job(job, "job.cancel_requested", f"{in_words(actor)} asked to cancel {job.name}: {reason}")
         wake_job(job_id)
     return job
 

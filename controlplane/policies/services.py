@@ -9,6 +9,7 @@ from functools import partial
 
 from django.db import IntegrityError, transaction
 
+from controlplane.access.actors import in_words
 from controlplane.access.audit import audit
 from controlplane.jobs.services import wake_job_later, wake_live_jobs
 from controlplane.policies import selectors
@@ -56,7 +57,7 @@ def put(whose: Whose, document: object, edit: Edit, ground: Ground) -> PolicyVer
             document=stored,
             version=after.version,
             at=now(),
-            who=edit.actor,
+            who=in_words(edit.actor),
             reason=edit.reason,
         )
         try:

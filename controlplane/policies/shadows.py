@@ -11,6 +11,7 @@ import msgspec
 from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 
+from controlplane.access.actors import in_words
 from controlplane.access.audit import audit
 from controlplane.policies import selectors, services
 from controlplane.policies.models import FLEET, RunRole, RunState, ShadowDecision, ShadowRun
@@ -64,15 +65,15 @@ def start(document: object, bar: Bar, *, ground: Ground, actor: str, reason: str
     with events.unit_of_work():
         services.keep(config)
         run = _begin(RunRole.CANDIDATE, stored, bar, actor, reason, live.number if live is not None else 0, after)
-        _report(run, actor, f"{actor} lets a policy run beside the live one, as shadow {run.pk}. {reason}", "start")
+        _report(run, actor, f"{run.who} lets a policy run beside the live one, as shadow {run.pk}. {reason}", "start")
     return run
 
 
 def stop(run: ShadowRun, *, actor: str, reason: str) -> ShadowRun:
     """End it; the live policy is as it was. Raises Conflict where it has ended."""
     with events.unit_of_work():
-        _end(run, RunState.STOPPED, f"stopped by {actor}: {reason}")
-        _report(run, actor, f"{actor} stopped shadow {run.pk}. {reason}", "stop", reason=reason)
+        _end(run, RunState.STOPPED, f"stopped by {in_words(actor)}: {reason}")
+        _report(run, actor, f"{in_words(actor)} stopped shadow {run.pk}. {reason}", "stop", reason=reason)
     return run
 
 
@@ -92,11 +93,11 @@ def promote(run: ShadowRun, edit: Edit, *, ground: Ground, below: tuple[str, ...
     before = selectors.document(FLEET, run.live_number)
     with events.unit_of_work():
         row = services.put(FLEETS, run.document, edit, ground)
-        _end(run, RunState.PROMOTED, f"promoted by {edit.actor} as version {row.number}: {edit.reason}")
+        _end(run, RunState.PROMOTED, f"promoted by {row.who} as version {row.number}: {edit.reason}")
         bar, why = bar_of(run), f"watches version {row.number}, which shadow {run.pk} became"
         watch = _begin(RunRole.WATCH, before, bar, edit.actor, why, row.number, after)
         sentence = (
-            f"{edit.actor} promoted shadow {run.pk}: version {row.number} is in force, and the one before it watches."
+            f"{row.who} promoted shadow {run.pk}: version {row.number} is in force, and the one before it watches."
         )
         _report(run, edit.actor, sentence, "promote", reason=edit.reason)
     return watch
@@ -156,7 +157,7 @@ def _begin(
         live_number=live_number,
         bar=msgspec.to_builtins(bar),
         after=after,
-        who=actor,
+        who=in_words(actor),
         reason=reason,
         started_at=now(),
     )

@@ -1,17 +1,20 @@
-"""docs/policy.md: `python -m controlplane.policy.policy_doc --check|--write`.
+"""docs/policy.md and the page's list of XIDs: `python -m controlplane.policy.policy_doc --check|--write`.
 
-From the table of fields (`policy.fields`) and the rules that obey a mode.
+From the table of fields (`policy.fields`), the rules that obey a mode, and the catalogue of XIDs.
 """
 
+import json
 from pathlib import Path
 
 from controlplane.policy.document import DEFAULT
 from controlplane.policy.fields import FIELDS, TABLES, UNITS, Field
 from controlplane.policy.rules.registry import REMEDIAL
+from controlplane.policy.xid import XidBucket, known_xids, look_up
 from controlplane.protocol import generated
 from controlplane.protocol.spec_fault import plain_number
 
-TARGET = Path(__file__).resolve().parents[2] / "docs" / "policy.md"
+ROOT = Path(__file__).resolve().parents[2]
+TARGET, XIDS = ROOT / "docs" / "policy.md", ROOT / "frontend" / "src" / "lib" / "xids.gen.ts"
 HEAD = """# Policy documents
 
 Generated from `controlplane/policy/data/policy_fields.csv`, `controlplane/policy/config.py` and
@@ -162,9 +165,25 @@ def _row(field: Field) -> str:
     return f"| `{field.name}` | {field.what} | {default}{unit} | {span} | {jobs} | {field.source}: {field.because} |"
 
 
+def render_xids() -> str:
+    """The page's list: each XID of the catalogue with the action that it has by default."""
+    rows = [(xid, look_up(xid)) for xid in known_xids()]
+    lines = [
+        "/* Generated from controlplane/policy/data/xid_catalog.csv by `make generated`; do not edit. */",
+        f"export const XID_ACTIONS = {json.dumps([str(word) for word in XidBucket])} as const;",
+        "",
+        "/** [XID, what it is, its action by default]. */",
+        "export const XIDS: readonly (readonly [number, string, string])[] = [",
+        *(f"  [{xid}, {json.dumps(found.description)}, {json.dumps(str(found.bucket))}]," for xid, found in rows),
+        "];",
+        "",
+    ]
+    return "\n".join(lines)
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Write the page, or fail when the one on disk is stale."""
-    return generated.keep({TARGET: render()}, arguments, what=__doc__)
+    """Write both, or fail when one on disk is stale."""
+    return generated.keep({TARGET: render(), XIDS: render_xids()}, arguments, what=__doc__)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from datetime import timedelta
 from django.db import IntegrityError, transaction
 
 from controlplane.access import audit
+from controlplane.access.actors import in_words
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import wake_job
 from controlplane.policy import capabilities
@@ -65,7 +66,7 @@ def close(breaker_id: str, actor: str, reason: str) -> Breaker:
         if why_not:
             raise Conflict(why_not)
         before = {"closed_at": None}
-        _close(row, actor, reason)
+        _close(row, in_words(actor), reason)
         after = {"closed_by": actor, "closed_at": row.closed_at.isoformat() if row.closed_at else None}
         audit.audit(actor, "breaker.close", row.segment or "fleet", reason=reason, before=before, after=after)
         for job_id in Job.objects.exclude(state__in=TERMINAL_JOB).order_by("pk").values_list("pk", flat=True):

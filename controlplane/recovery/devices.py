@@ -7,6 +7,7 @@ reset is `changes.answers`'s to say. Decides nothing.
 from datetime import datetime, timedelta
 
 from controlplane.access import services as access
+from controlplane.access.actors import in_words
 from controlplane.fleet.capable import device_acts
 from controlplane.fleet.models import Device
 from controlplane.fleet.present import holder_of
@@ -32,7 +33,7 @@ def reset_by_person(device_id: str, *, reason: str, actor: str, request_id: str 
             actor, "device.reset", device.node_id, reason=reason, request_id=request_id,
             data={"device_index": device.index, "uuid": device.uuid},
         )  # fmt: skip
-        bar_device(device, f"{actor} requested a reset: {reason}", reset=True)
+        bar_device(device, f"{in_words(actor)} requested a reset: {reason}", reset=True)
     return device
 
 

@@ -4,6 +4,7 @@ Called by the agents' socket, by ingest and by an administrator's confirmation. 
 `fleet.identity` has quarantined the node already.
 """
 
+from controlplane.access.actors import in_words
 from controlplane.fleet import identity
 from controlplane.fleet.models import Node
 from controlplane.fleet.services import transition_node
@@ -78,5 +79,5 @@ def confirm(node_id: str, *, actor: str, reason: str, request_id: str = "") -> N
     with events.unit_of_work():
         node = identity.confirm(node_id, actor=actor, reason=reason, request_id=request_id)
         for kind in (NodeInDoubt, NodeDeaf):
-            signals.settle_keys(kind.key_of(node_id), f"{actor} vouches for the node: {reason}")
+            signals.settle_keys(kind.key_of(node_id), f"{in_words(actor)} vouches for the node: {reason}")
     return node

@@ -13,6 +13,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Min, Q, QuerySet
 
+from controlplane.access.actors import in_words
 from controlplane.access.services import audit
 from controlplane.changes.due.certificates import FIRST_S
 from controlplane.fleet.models import Node
@@ -289,13 +290,14 @@ def acknowledge(incident_id: str, *, actor: str, reason: str, request_id: str = 
             },
         )  # fmt: skip
         Incident.objects.filter(pk=incident_id).update(
-            acknowledged_at=now(), acknowledged_by=actor, acknowledgement=reason
+            acknowledged_at=now(), acknowledged_by=in_words(actor), acknowledgement=reason
         )
         incident.refresh_from_db()
-        publish_incident(incident, "incident.acknowledged", f"{actor} acknowledged: {incident.title} ({reason})")
+        who = incident.acknowledged_by
+        publish_incident(incident, "incident.acknowledged", f"{who} acknowledged: {incident.title} ({reason})")
         if incident.state == IncidentState.MITIGATED:
             outcome = incident.outcome or IncidentOutcome.MITIGATED
-            _hand_back(incident, f"{actor} has it now: {reason}", outcome)
+            _hand_back(incident, f"{who} has it now: {reason}", outcome)
     return incident
 
 

@@ -176,7 +176,7 @@ class Decision(models.Model):
     `job` None: decided for the fleet, from a FleetSnapshot; `key` once of all and mode. `policy_documents`: number of
     the document of each kind of scope that made the policy `policy_version` (0: none; null: an earlier release).
     `verdict`: the newest word of people about one that was only recommended, `verdicts`: all of them, [{"who",
-    "verdict", "reason", "at"}]."""
+    "person", "verdict", "reason", "at"}]."""
 
     id = models.CharField(primary_key=True, max_length=32)
     job = models.ForeignKey(Job, null=True, on_delete=models.CASCADE, related_name="decisions")

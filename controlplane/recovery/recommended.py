@@ -23,6 +23,7 @@ from controlplane.runtime.clock import iso
 
 MOST = 50
 """Of an attempt, the newest."""
+_SHOWN = ("who", "verdict", "reason", "at")
 NO_RECOMMENDATION = "it is no recommendation: nobody is asked"
 
 
@@ -48,21 +49,22 @@ def _facts(rows: QuerySet[Decision]) -> tuple[Recommendation, ...]:
             key=row.key,
             at_s=_counted_from(row, since).timestamp(),
             verdict=Verdict(row.verdict),
-            approvers=approvers_of(row),
+            approvers=tuple(approvals_of(row).values()),
         )
         for row in found
     )
 
 
-def approvers_of(row: Decision) -> tuple[str, ...]:
-    """Who approved it since it was last rejected or held, each once."""
-    found: list[str] = []
+def approvals_of(row: Decision) -> dict[str, str]:
+    """Who approved it since it was last rejected or held, by the account, which is one person with however many tokens:
+    how that is written. What an earlier version kept named the account alone."""
+    found: dict[str, str] = {}
     for word in row.verdicts:
         if word["verdict"] != Verdict.APPROVED:
             found.clear()
-        elif word["who"] not in found:
-            found.append(word["who"])
-    return tuple(found)
+        else:
+            found.setdefault(word.get("person", word["who"]), word["who"])
+    return found
 
 
 def shown(row: Decision) -> dict[str, Any]:
@@ -78,8 +80,8 @@ def shown(row: Decision) -> dict[str, Any]:
         }
     needed = approvers_needed(row.cost_gpu_s, _policy_of(row))
     return {
-        "verdicts": row.verdicts,
-        "approvals_needed": max(0, needed - len(approvers_of(row))),
+        "verdicts": [{name: word[name] for name in _SHOWN} for word in row.verdicts],
+        "approvals_needed": max(0, needed - len(approvals_of(row))),
         "acts_at": _acts_at(row),
         "reach": reach_of(row),
         "capabilities": acts_on(standing_of(row)),

@@ -6,6 +6,7 @@ Called by who asks for people (`requests`) and by what a decision makes of it (`
 from datetime import timedelta
 from typing import Any
 
+from controlplane.access.actors import in_words
 from controlplane.changes.kinds import CreatePreemption
 from controlplane.jobs.models import Job, Replica
 from controlplane.jobs.services import wake_job, wake_job_later
@@ -39,7 +40,7 @@ def ask(
     kind: RequestKind, who: str, reason: str, *, job: Job | None = None, later: bool = False, **subject: Any
 ) -> Request:
     """The row, and a wake-up for whoever answers it; `later`: after the commit, as the job's row is not locked."""
-    moment = now()
+    moment, who = now(), in_words(who)
     row = Request.objects.create(
         id=new_id("ask"),
         kind=kind,

@@ -7,6 +7,7 @@ there through `commit`. Refusals that need no look at the world as a whole are t
 from typing import Any
 
 from controlplane.access import services as access
+from controlplane.access.actors import in_words
 from controlplane.changes.turn import answer
 from controlplane.fleet.capable import node_acts, node_stands
 from controlplane.fleet.models import Node
@@ -101,7 +102,7 @@ def drain(node_id: str, *, reason: str, actor: str, request_id: str = "") -> Req
             actor, "node.drain", node.id, reason=reason, request_id=request_id,
             before={"state": before}, after={"state": str(NodeState.DRAINING)},
         )  # fmt: skip
-        transition_node(node, NodeState.DRAINING, f"{reason} ({actor})")
+        transition_node(node, NodeState.DRAINING, f"{reason} ({in_words(actor)})")
         row = ask(RequestKind.DRAIN, actor, reason, node=node, before=before)
         for job_id in homes:
             wake_job(job_id, sure=True)
@@ -119,7 +120,7 @@ def withdraw(row: Request, *, reason: str, actor: str, request_id: str = "") -> 
             raise NotFound(f"no request {row.pk!r}")
         refuse(asked.acts(held)["withdraw"])
         access.audit(actor, "request.withdraw", row.pk, reason=reason, request_id=request_id)
-        take_back(held.pk, f"{actor} ({reason})")
+        take_back(held.pk, f"{in_words(actor)} ({reason})")
 
 
 def newest_replica(job: Job, index: int) -> Replica:

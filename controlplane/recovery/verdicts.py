@@ -5,6 +5,7 @@ out, if it still proposes it (`policy.consent`).
 """
 
 from controlplane.access import services as access
+from controlplane.access.actors import in_words
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import wake_job
 from controlplane.policies import selectors as policies
@@ -39,7 +40,8 @@ def say(decision_id: str, act: str, *, reason: str, person: str, actor: str = ""
         verdict = ACTS[act]
         if verdict is Verdict.APPROVED:
             refuse(_why_no_approval(row, person, needed=shown["approvals_needed"]))
-        word = {"who": person[:200], "verdict": verdict, "reason": without_secrets(reason), "at": iso(now())}
+        who = in_words(actor or person)
+        word = {"who": who, "verdict": verdict, "reason": without_secrets(reason), "at": iso(now())}
         access.audit(
             actor or person,
             f"decision.{act}",
@@ -49,8 +51,8 @@ def say(decision_id: str, act: str, *, reason: str, person: str, actor: str = ""
             before={"verdict": row.verdict},
             after={"verdict": verdict},
         )
-        add_word(row, word)
-        publish_verdict(row, f"{person} {verdict}: {row.sentence} ({word['reason']})")
+        add_word(row, word | {"person": person[:200]})
+        publish_verdict(row, f"{who} {verdict}: {row.sentence} ({word['reason']})")
         if row.job_id is not None:
             # The fleet's own pass comes with each sweep.
             wake_job(row.job_id, sure=verdict is Verdict.APPROVED)
@@ -73,7 +75,7 @@ def _locked(decision_id: str) -> Decision:
 
 def _why_no_approval(row: Decision, person: str, *, needed: int) -> str:
     """What speaks against it that a look at the world as a whole has to find."""
-    if person in recommended.approvers_of(row) and needed > 0:
+    if person[:200] in recommended.approvals_of(row) and needed > 0:
         return "you have approved it: it takes a second person, as it is expected to cost more than one may decide"
     job = row.job
     if job is None:

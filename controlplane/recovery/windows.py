@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from controlplane.access import services as access
+from controlplane.access.actors import in_words
 from controlplane.fleet import ends
 from controlplane.fleet.models import KnownEnd, Node
 from controlplane.jobs.models import Job, Rank
@@ -37,7 +38,7 @@ def set_window(
         for node in found:
             if ends.holding().filter(node=node).count() >= MAX_OF_NODE:
                 raise Conflict(f"node {node.name!r} has {MAX_OF_NODE} windows that are not over: cancel one")
-        made = [ends.plan(node, starts_at, ends_at, reason, actor) for node in found]
+        made = [ends.plan(node, starts_at, ends_at, reason, in_words(actor)) for node in found]
         for row in made:
             data = {"window": row.pk, "starts_at": iso(starts_at), "ends_at": iso(ends_at)}
             access.audit(actor, "node.maintain", row.node_id, reason=reason, request_id=request_id, data=data)
@@ -58,7 +59,7 @@ def cancel(end_id: str, *, reason: str, actor: str, request_id: str = "") -> Kno
         row = KnownEnd.objects.select_related("node").get(pk=end_id)
         refuse(capabilities.known_end(row.over_by)["cancel"])
         access.audit(actor, "window.cancel", row.node_id, reason=reason, request_id=request_id, data={"window": row.pk})
-        ends.end(row, f"{actor} ({reason})")
+        ends.end(row, f"{in_words(actor)} ({reason})")
         for job_id in dict.fromkeys((*jobs, *wanting_nodes())):
             wake_job_later(job_id, sure=True)
     return row

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from controlplane.protocol import rest
 from controlplane.sdk import calls
 from controlplane.sdk.calls import Page
@@ -32,6 +34,12 @@ class Audit(_Group):
         """Iterates over entries, newest first. `filters`: actor, action (`login.*`), subject,
         request_id, decision_id, since and until (ISO-8601 with an offset)."""
         return self._pages(calls.get("/audit", Page[rest.AuditEntry], **filters))
+
+    def export(self, *, after_seq: int = 0, limit: int = 1000, **filters: Any) -> Any:
+        """Up to `limit` sealed rows after `after_seq` in the order of the chain, as a list of mappings with their
+        digests; fewer than `limit`: there are no more. `filters`: as `list`."""
+        call = calls.get("/audit/export", dict[str, Any], after_seq=after_seq, limit=limit, **filters)
+        return self._run(msgspec.structs.replace(call, lines=True))
 
     def state(self) -> Any:
         """AuditState: up to which row the log was verified, when, and what was found."""

@@ -80,6 +80,11 @@ class AsyncClient:
         answer: rest.Version = await self.run(calls.get("/version", rest.Version))
         return answer
 
+    async def settings(self) -> list[rest.Setting]:
+        """What the installation runs with; for administrators."""
+        page: Page[rest.Setting] = await self.run(calls.get("/settings", Page[rest.Setting]))
+        return page.items
+
     async def overview(self) -> rest.Overview:
         """The fleet on one page."""
         answer: rest.Overview = await self.run(calls.get("/overview", rest.Overview))

@@ -18,7 +18,8 @@ RETRIED_STATUSES = frozenset({429, 502, 503, 504})
 
 
 class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """One request. `answer` None: nothing to decode. `key` makes a POST safe to repeat."""
+    """One request. `answer` None: nothing to decode; with `lines` the type of each line. `key` makes a POST safe to
+    repeat."""
 
     method: str
     path: str
@@ -27,6 +28,7 @@ class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     body: bytes | None = None
     content_type: str = "application/json"
     key: str = ""
+    lines: bool = False
 
     @property
     def repeatable(self) -> bool:
@@ -98,6 +100,8 @@ def decode(call: Call[Any], status: int, content: bytes) -> Any:
     """The typed answer. Raises msgspec.DecodeError for one this client cannot read."""
     if call.answer is None or status == 204:
         return None
+    if call.lines:
+        return msgspec.json.Decoder(call.answer).decode_lines(content)
     return msgspec.json.decode(content, type=call.answer)
 
 

@@ -102,6 +102,11 @@ class Client:
         answer: rest.Version = self.run(calls.get("/version", rest.Version))
         return answer
 
+    def settings(self) -> list[rest.Setting]:
+        """What the installation runs with; for administrators."""
+        page: Page[rest.Setting] = self.run(calls.get("/settings", Page[rest.Setting]))
+        return page.items
+
     def overview(self) -> rest.Overview:
         """The fleet on one page."""
         answer: rest.Overview = self.run(calls.get("/overview", rest.Overview))

@@ -9,7 +9,7 @@ import { createRoot } from "react-dom/client";
 import { RouterProvider } from "react-router";
 import { ApiProblem } from "./api/client";
 import { keys } from "./api/queries";
-import { isAsking } from "./api/signin";
+import { sessionEnded } from "./api/signin";
 import { lookForNewer } from "./lib/fresh";
 import { applyTheme } from "./lib/settings";
 import { live } from "./live/store";
@@ -21,8 +21,7 @@ const READ_RETRIES = 2;
 const client: QueryClient = new QueryClient({
   queryCache: new QueryCache({
     onError: (error, query) => {
-      /* The session has ended: ask who we are, and the shell leads to the sign-in page. */
-      if (error instanceof ApiProblem && error.status === 401 && !isAsking() && query.queryKey[0] !== keys.me[0]) void client.resetQueries({ queryKey: keys.me });
+      if (error instanceof ApiProblem && error.status === 401 && query.queryKey[0] !== keys.me[0]) ended();
     },
   }),
   defaultOptions: {
@@ -36,9 +35,13 @@ const client: QueryClient = new QueryClient({
   },
 });
 
-live.onSignedOut = () => {
-  if (!isAsking()) void client.resetQueries({ queryKey: keys.me });
-};
+/** To leave is to ask who we are: the shell then leads to the sign-in page. */
+const ended = (): void => void sessionEnded({
+  leave: () => void client.resetQueries({ queryKey: keys.me }),
+  resume: () => void client.invalidateQueries(),
+});
+
+live.onSignedOut = ended;
 live.onGreeted = () => void lookForNewer();
 preloadWhenIdle();
 

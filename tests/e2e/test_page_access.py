@@ -2,6 +2,7 @@
 agents; and what somebody sees who is no administrator."""
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,31 @@ def test_the_log_is_read_filtered_and_says_up_to_which_row_it_was_verified(
             expect(page.get_by_label("Object")).to_have_value("job_0004")
             page.get_by_label("Object").fill("nothing-like-it")
             expect(page.get_by_text("No row is like that")).to_be_visible()
+
+
+def test_what_the_filter_lets_through_is_exported_and_a_token_is_named_with_its_account(
+    real: Target, chromium: Browser, tmp_path: Path
+) -> None:
+    made = create_api_token(User.objects.get(username=real.username), name="nightly", scope="admin")
+    audit(f"token:{made.id}", "job.cancel", "job_0001")
+    log(3)
+    with opened(chromium, real, DESK) as page:
+        page.goto(f"{real.url}/access?actor=token:{made.id}")
+        expect(page.get_by_role("cell", name="user:ana (token nightly)")).to_be_visible()
+        with page.expect_download() as download:
+            page.get_by_role("link", name="Export").click()
+        download.value.save_as(tmp_path / "audit.jsonl")
+    (row,) = map(json.loads, (tmp_path / "audit.jsonl").read_text().splitlines())
+    assert (row["actor"], row["subject"], len(row["hash"])) == (f"token:{made.id}", "job_0001", 64)
+
+
+def test_the_settings_are_shown_with_where_they_come_from(real: Target, chromium: Browser) -> None:
+    for place in PLACES:
+        with opened(chromium, real, place) as page:
+            look(page, real, "/access?tab=settings", f"access-settings-{place}")
+            page.get_by_label("Search settings").fill("retention")
+            expect(page.get_by_role("row", name="HOLDFAST_RETENTION_DAYS")).to_contain_text("30.0 days")
+            expect(page.get_by_text("HOLDFAST_BIND")).to_have_count(0)
 
 
 def test_a_log_that_is_not_whole_is_said_not_to_be_with_the_row(

@@ -11,6 +11,7 @@ from controlplane.policies import selectors
 from controlplane.policies.whose import Whose
 from controlplane.policy.document import DEFAULT
 from tests.e2e.browser import Complaints, Target, axe_violations, sign_in
+from tests.e2e.test_page_orders import looks_well
 
 pytestmark = [pytest.mark.e2e, pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
 WAIT_MS = 20_000
@@ -53,6 +54,21 @@ def test_a_policy_is_changed_in_the_form_and_brought_back_in_one_click(page: Pag
     confirm(page, "Bring version 0 back", "as it was")
     expect(page.get_by_text("brought back version 0")).to_be_visible()
     assert selectors.of_fleet() == DEFAULT
+
+
+def test_actions_for_xids_are_set_and_reset_in_the_form(page: Page) -> None:
+    page.get_by_text("Actions for XIDs").click()
+    page.get_by_label("Set an action for another XID").select_option("79")
+    action = page.get_by_label("Action for XID 79", exact=True)
+    expect(action).to_have_value("fatal")
+    action.select_option("reset")
+    page.get_by_label("Set an action for another XID").select_option("63")
+    looks_well(page, "policies-xids")
+    page.get_by_role("button", name="Reset XID 63 to its default").click()
+    page.get_by_role("button", name="Put in force").click()
+    confirm(page, "Put in force", "ours come back after a reset")
+    expect(page.get_by_text("ours come back after a reset")).to_be_visible()
+    assert dict(selectors.of_fleet().xid_overrides) == {79: "reset"}
 
 
 def test_a_document_that_makes_no_sense_is_refused_with_each_fault_before_it_is_stored(page: Page) -> None:

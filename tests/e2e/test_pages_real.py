@@ -54,7 +54,7 @@ FIXED = {
     "overview": "/", "overview-table": "/?map=table", "overview-job": "/?colour=job", "jobs": "/jobs",
     "submit": "/jobs/new", "incidents": "/incidents", "nodes": "/nodes", "not-found": "/nowhere",
     "queue": "/queue", "access": "/access", "access-tokens": "/access?tab=tokens",
-    "access-agents": "/access?tab=agents",
+    "access-agents": "/access?tab=agents", "access-settings": "/access?tab=settings",
     "ledger": "/ledger", "ledger-job": "/ledger?by=job&window=1h", "projects": "/projects",
     "project": "/projects/default", "jobs-of-project": "/jobs?project=default",
 }  # fmt: skip

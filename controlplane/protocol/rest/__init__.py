@@ -10,6 +10,7 @@ from controlplane.protocol.rest.around import DeviceAround, Gap, IncidentReading
 from controlplane.protocol.rest.base import (
     Accepted,
     AuditEntry,
+    AuditLine,
     AuditState,
     Event,
     FieldError,
@@ -18,6 +19,7 @@ from controlplane.protocol.rest.base import (
     Me,
     Part,
     Problem,
+    Setting,
     Token,
     Version,
 )
@@ -122,6 +124,7 @@ __all__ = [
     "Attempt",
     "Attention",
     "AuditEntry",
+    "AuditLine",
     "AuditState",
     "Breaker",
     "Budget",
@@ -203,6 +206,7 @@ __all__ = [
     "SectionTimeout",
     "SegmentCapacity",
     "Series",
+    "Setting",
     "Shadow",
     "ShadowAgreement",
     "ShadowBar",

@@ -1,6 +1,6 @@
 """Problems, identity and what every answer shares."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -87,13 +87,14 @@ class JoinToken(Answer, frozen=True, kw_only=True):
 
 
 class AuditEntry(Answer, frozen=True, kw_only=True):
-    """One act or refusal. `seq` and `hash` are null for the seconds until the row is sealed into
-    the chain; `before` and `after`: the fields that a change of state touched."""
+    """One act or refusal of `actor`, `who` in words (`user:ada (token nightly)`). `seq` and `hash` are null for the
+    seconds until the row is sealed into the chain; `before` and `after`: the fields that a change of state touched."""
 
     id: int
     seq: int | None
     at: str
     actor: str
+    who: str
     action: str
     subject: str
     reason: str
@@ -104,6 +105,41 @@ class AuditEntry(Answer, frozen=True, kw_only=True):
     before: dict[str, Any] | None
     after: dict[str, Any] | None
     hash: str | None
+
+
+class AuditLine(Answer, frozen=True, kw_only=True):
+    """One line of the exported audit log: what is digested of a sealed row, and its digests (docs/access.md).
+    `unreadable`: Holdfast did not write what is there, and only `id` and `seq` are known."""
+
+    id: int
+    seq: int | None
+    at: str = ""
+    actor: str = ""
+    action: str = ""
+    subject: str = ""
+    reason: str = ""
+    request_id: str = ""
+    origin: str = ""
+    decision_id: str = ""
+    data: dict[str, Any] = {}
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+    version: str = ""
+    mac: str = ""
+    prev_hash: str = ""
+    hash: str = ""
+    unreadable: bool = False
+
+
+class Setting(Answer, frozen=True, kw_only=True):
+    """One value that this installation runs with: `value` in `unit` ("": none), of a secret only whether it is set.
+    `source`: the environment variable that set it, `default`, `computed` from others, or `built in`."""
+
+    group: Literal["configuration", "access", "versions"]
+    name: str
+    value: str
+    unit: str
+    source: str
 
 
 class AuditState(Answer, frozen=True, kw_only=True):

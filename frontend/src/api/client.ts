@@ -82,6 +82,9 @@ export function filled(path: string, named: Record<string, string | number>): st
   return path.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(String(named[name])));
 }
 
+/** Where a link leads that the browser itself reads, such as a download. */
+export const addressOf = <P extends Readable>(path: P, query: Query<P>): string => ROOT + withParams(path, query as Params);
+
 /** One read; `P` as the server's document writes it, and so are its values and its answer. */
 export async function get<P extends Readable>(path: P, named: Named<P>, query: Query<P> = {} as Query<P>, signal?: AbortSignal): Promise<Answer<P>> {
   const url = withParams(filled(path, named as Record<string, string>), query as Params);

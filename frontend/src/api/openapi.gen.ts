@@ -24,6 +24,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/audit/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Audit log as JSON lines
+         * @description Sealed rows in the order of the chain, each with its digests; those of the last second may not be sealed yet.
+         *     Without `limit` up to the newest, sent while it is read.
+         */
+        get: operations["controlplane_api_routers_audit_export_audit"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/audit/state": {
         parameters: {
             query?: never;
@@ -1727,6 +1748,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/settings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What this installation runs with
+         * @description Of a secret only whether it is set, of an address with a password only where it leads.
+         */
+        get: operations["controlplane_api_routers_installation_list_settings"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/tokens": {
         parameters: {
             query?: never;
@@ -1911,8 +1952,8 @@ export interface components {
         };
         /**
          * AuditEntry
-         * @description One act or refusal. `seq` and `hash` are null for the seconds until the row is sealed into
-         *         the chain; `before` and `after`: the fields that a change of state touched.
+         * @description One act or refusal of `actor`, `who` in words (`user:ada (token nightly)`). `seq` and `hash` are null for the
+         *         seconds until the row is sealed into the chain; `before` and `after`: the fields that a change of state touched.
          */
         AuditEntry: {
             action: string;
@@ -1929,10 +1970,54 @@ export interface components {
             request_id: string;
             seq: number | null;
             subject: string;
+            who: string;
+        };
+        /**
+         * AuditExport
+         * @description Query of its export.
+         */
+        AuditExport: {
+            /**
+             * Action
+             * @description Such as `job.cancel`; `login.*` for all that begin so.
+             */
+            action?: string | null;
+            /**
+             * Actor
+             * @description `user:NAME`, `token:ID`, `node:NAME`, `policy`, ...
+             */
+            actor?: string | null;
+            /**
+             * After Seq
+             * @description Continue after the row of this number.
+             * @default 0
+             */
+            after_seq: number;
+            /** Decision Id */
+            decision_id?: string | null;
+            /**
+             * Limit
+             * @description Rows; all unless given.
+             */
+            limit?: number | null;
+            /** Request Id */
+            request_id?: string | null;
+            /**
+             * Since
+             * @description Not before this instant.
+             */
+            since?: string | null;
+            /** Subject */
+            subject?: string | null;
+            /**
+             * Until
+             * @description Before this instant.
+             */
+            until?: string | null;
         };
         /**
          * AuditFilter
-         * @description Query of the audit log; texts are compared whole, `action` also by its beginning with `*`.
+         * @description Query of the audit log.
          */
         AuditFilter: {
             /**
@@ -1972,6 +2057,47 @@ export interface components {
              * @description Before this instant.
              */
             until?: string | null;
+        };
+        /**
+         * AuditLine
+         * @description One line of the exported audit log: what is digested of a sealed row, and its digests (docs/access.md).
+         *         `unreadable`: Holdfast did not write what is there, and only `id` and `seq` are known.
+         */
+        AuditLine: {
+            /** @default  */
+            action: string;
+            /** @default  */
+            actor: string;
+            /** @default null */
+            after: Record<string, unknown> | null;
+            /** @default  */
+            at: string;
+            /** @default null */
+            before: Record<string, unknown> | null;
+            /** @default {} */
+            data: Record<string, unknown>;
+            /** @default  */
+            decision_id: string;
+            /** @default  */
+            hash: string;
+            id: number;
+            /** @default  */
+            mac: string;
+            /** @default  */
+            origin: string;
+            /** @default  */
+            prev_hash: string;
+            /** @default  */
+            reason: string;
+            /** @default  */
+            request_id: string;
+            seq: number | null;
+            /** @default  */
+            subject: string;
+            /** @default false */
+            unreadable: boolean;
+            /** @default  */
+            version: string;
         };
         /**
          * AuditState
@@ -4864,6 +4990,19 @@ export interface components {
             weight?: number;
         };
         /**
+         * Setting
+         * @description One value that this installation runs with: `value` in `unit` ("": none), of a secret only whether it is set.
+         *         `source`: the environment variable that set it, `default`, `computed` from others, or `built in`.
+         */
+        Setting: {
+            /** @enum {unknown} */
+            group: "access" | "configuration" | "versions";
+            name: string;
+            source: string;
+            unit: string;
+            value: string;
+        };
+        /**
          * Shadow
          * @description A document that decides beside the live policy without acting (`role` candidate), or that of before a promotion
          *         (watch). `state`: running, promoted, stopped, fell_back, kept or superseded, since `ended_at` and `ended_why`.
@@ -5817,7 +5956,9 @@ export type Alternative = components['schemas']['Alternative'];
 export type Attempt = components['schemas']['Attempt'];
 export type Attention = components['schemas']['Attention'];
 export type AuditEntry = components['schemas']['AuditEntry'];
+export type AuditExport = components['schemas']['AuditExport'];
 export type AuditFilter = components['schemas']['AuditFilter'];
+export type AuditLine = components['schemas']['AuditLine'];
 export type AuditState = components['schemas']['AuditState'];
 export type Bar = components['schemas']['Bar'];
 export type Breaker = components['schemas']['Breaker'];
@@ -5957,6 +6098,7 @@ export type Series = components['schemas']['Series'];
 export type SeriesQuery = components['schemas']['SeriesQuery'];
 export type SetMember = components['schemas']['SetMember'];
 export type SetProject = components['schemas']['SetProject'];
+export type Setting = components['schemas']['Setting'];
 export type Shadow = components['schemas']['Shadow'];
 export type ShadowAgreement = components['schemas']['ShadowAgreement'];
 export type ShadowBar = components['schemas']['ShadowBar'];
@@ -6046,6 +6188,49 @@ export interface operations {
                         next: string | null;
                         total?: number | null;
                     };
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_audit_export_audit: {
+        parameters: {
+            query?: {
+                /** @description `user:NAME`, `token:ID`, `node:NAME`, `policy`, ... */
+                actor?: string | null;
+                /** @description Such as `job.cancel`; `login.*` for all that begin so. */
+                action?: string | null;
+                subject?: string | null;
+                request_id?: string | null;
+                decision_id?: string | null;
+                /** @description Not before this instant. */
+                since?: string | null;
+                /** @description Before this instant. */
+                until?: string | null;
+                /** @description Continue after the row of this number. */
+                after_seq?: number;
+                /** @description Rows; all unless given. */
+                limit?: number | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-ndjson": components["schemas"]["AuditLine"];
                 };
             };
             400: components["responses"]["Problem400"];
@@ -9230,6 +9415,37 @@ export interface operations {
             409: components["responses"]["Problem409"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_installation_list_settings: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        as_of_seq: number;
+                        items: components["schemas"]["Setting"][];
+                        next: string | null;
+                        total?: number | null;
+                    };
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];

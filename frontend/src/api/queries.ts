@@ -188,7 +188,15 @@ export const decision = (id: string) =>
 /** Read when they are looked at, and by each poll. */
 export const audit = (filter: Query<"/audit">) => listOf(["audit"], "/audit", {}, filter);
 export const auditState = () => queryOptions({ queryKey: ["audit", "state"], queryFn: ({ signal }) => get("/audit/state", {}, {}, signal), refetchInterval: every(POLL_MS) });
+export const settings = () => queryOptions({ queryKey: ["settings"], queryFn: ({ signal }) => get("/settings", {}, {}, signal), staleTime: 60_000 });
 export const tokens = (everybody: boolean) => listOf(keys.tokens, "/tokens", {}, { everybody });
+/** What was enrolled after event `afterSeq`. */
+export const enrolled = (afterSeq: number) =>
+  queryOptions({
+    queryKey: ["enrolled", afterSeq],
+    queryFn: async ({ signal }) => (await get("/events", {}, { after_seq: afterSeq, with_sentence: true, limit: LARGE_PAGE }, signal)).items.filter((event) => event.kind === "node.enrolled"),
+    refetchInterval: every(3_000),
+  });
 export const joinTokens = () => listOf(keys.joinTokens, "/join-tokens", {});
 
 /** What is counted moves with every step: read again, not pushed. */

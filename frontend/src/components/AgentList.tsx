@@ -8,6 +8,7 @@ import type { JoinToken, Node } from "../api/types";
 import { useNow } from "../lib/clock";
 import { count } from "../lib/format";
 import { paths } from "../lib/paths";
+import { AddNodes } from "./AddNodes";
 import { Empty, Id, Loaded, Skeleton, Time } from "../ui/basics";
 import { ConfirmDialog } from "../ui/dialog";
 import { More } from "../ui/More";
@@ -23,7 +24,7 @@ export function AgentList(): ReactElement {
       <h3>Agents</h3>
       <Loaded query={query} skeleton={<Skeleton height={160} />}>
         {() => rows.length === 0 ? (
-          <Empty icon="server" title="No agent has enrolled">Make a join token with <code>holdfast join-token create</code> and start the agent with it.</Empty>
+          <Empty icon="server" title="No agent has enrolled">&quot;Add nodes&quot; makes a join token, and shows how to start the agent with it.</Empty>
         ) : (
           <>
             <Scroll label="Agents">
@@ -36,7 +37,7 @@ export function AgentList(): ReactElement {
           </>
         )}
       </Loaded>
-      <h3>Join tokens</h3>
+      <div className="toolbar"><h3>Join tokens</h3><AddNodes /></div>
       <JoinTokens />
     </div>
   );

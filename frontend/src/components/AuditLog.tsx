@@ -3,6 +3,7 @@ import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import type { ReactElement } from "react";
 import { useSearchParams } from "react-router";
 import { useSetParam } from "../lib/params";
+import { addressOf } from "../api/client";
 import * as queries from "../api/queries";
 import type { AuditEntry } from "../api/types";
 import { chainOf, filterOf, FILTERS } from "../lib/audit";
@@ -31,6 +32,7 @@ export function AuditLog(): ReactElement {
           <label key={name} className="field"><span>{label}</span><input type="datetime-local" value={params.get(name) ?? ""} onChange={(event) => set(name, event.target.value)} /></label>
         ))}
         {filtered ? <button type="button" className="button" onClick={clear}>Show all</button> : null}
+        <a className="button" href={addressOf("/audit/export", filter)} download title="Every sealed row that the filter lets through, as JSON lines with their digests">Export</a>
         <span className="muted" role="status">{query.data ? shownOf(rows.length, null, query.hasNextPage, "row", "rows") : ""}</span>
       </div>
       <Loaded query={query} skeleton={<Skeleton height={240} />}>
@@ -71,7 +73,7 @@ function Row({ row }: { row: AuditEntry }): ReactElement {
     <tr>
       <td className="num">{row.seq ?? <span className="missing">not sealed</span>}</td>
       <td><Time at={row.at} /></td>
-      <td><span className="cell-name">{row.actor}</span></td>
+      <td><span className="cell-name" title={row.actor}>{row.who}</span></td>
       <td className="nowrap"><code>{row.action}</code></td>
       <td><span className="cell-name">{row.subject}</span></td>
       <td className="words">{row.reason}</td>

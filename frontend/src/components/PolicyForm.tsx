@@ -2,6 +2,7 @@
 import type { ReactElement } from "react";
 import type { Policy } from "../api/types";
 import { type Draft, draftFrom, textFrom, withField, withRow } from "../lib/policy";
+import { XidActions } from "./XidActions";
 
 type Field = Policy["fields"][number];
 const MODES = ["observe", "recommend", "enforce"];
@@ -37,7 +38,7 @@ export function PolicyForm({ policy, text, write }: { policy: Policy; text: stri
           ))}
         </details>
       ))}
-      {narrows ? null : <p className="muted">Actions for XIDs (<code>xid_overrides</code>) are edited as YAML{Object.keys(policy.xids).length === 0 ? "" : `; in force: ${Object.entries(policy.xids).map(([xid, word]) => `${xid} ${word}`).join(", ")}`}.</p>}
+      {narrows ? null : <XidActions draft={draft} set={set} />}
     </div>
   );
 }

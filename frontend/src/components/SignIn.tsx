@@ -41,14 +41,14 @@ export function SignInForm({ username: known = "", onDone }: { username?: string
   );
 }
 
-/** Mounted once in the shell; stands over everything, other dialogs too, while an act waits. */
+/** Mounted once in the shell; stands over everything, other dialogs too, while an act waits, or what was typed would be lost. */
 export function SignInGate({ username }: { username: string }): ReactElement | null {
-  const [open, setOpen] = useState(false);
+  const [open, setOpen] = useState<"act" | "read" | null>(null);
   const answer = useRef<(signedIn: boolean) => void>(() => undefined);
   useEffect(() => {
-    setAsk(() => new Promise<boolean>((resolve) => {
+    setAsk((act) => new Promise<boolean>((resolve) => {
       answer.current = resolve;
-      setOpen(true);
+      setOpen(act ? "act" : "read");
     }));
     return () => {
       setAsk(null);
@@ -56,13 +56,13 @@ export function SignInGate({ username }: { username: string }): ReactElement | n
     };
   }, []);
   const end = (signedIn: boolean): void => {
-    setOpen(false);
+    setOpen(null);
     answer.current(signedIn);
   };
-  if (!open) return null;
+  if (open === null) return null;
   return (
     <Dialog title="Your session has ended" onClose={() => end(false)}>
-      <p>Sign in, and your request is sent. Nothing you typed is lost.</p>
+      <p>{open === "act" ? "Sign in, and your request is sent." : "Sign in, and the page continues where you are."} Nothing you typed is lost.</p>
       <SignInForm username={username} onDone={() => end(true)} />
     </Dialog>
   );

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { PolicyReplay } from "../api/types";
-import { chosen, documentsText, draftFrom, listed, mayChange, merged, paramsOf, policyOf, textFrom, withField, withRow } from "./policy";
+import { chosen, documentsText, draftFrom, listed, mayChange, merged, paramsOf, policyOf, textFrom, withField, withRow, xidRows } from "./policy";
 
 describe("whose policy", () => {
   it("goes from the address to the chooser and back", () => {
@@ -60,5 +60,16 @@ describe("a dry run", () => {
     const added = { ...row, kind: "added", key: "3", before: null, after: made("evict", "enforce", null) };
     const whole = merged([page(added), page({ ...added, decision_id: "e" })]);
     expect([whole.differences.length, whole.more, whole.priced]).toEqual([1, { evict: 1 }, 0]);
+  });
+});
+
+describe("the XIDs whose action a draft sets", () => {
+  it("come by their numbers with what they are, also one that no catalogue has", () => {
+    const draft = draftFrom("xid_overrides:\n  79: reset\n  9: ignore\n")!;
+    expect(xidRows(draft, [[79, "it has fallen off the bus", "fatal"]])).toEqual([
+      { xid: "9", what: "not in the catalogue", standard: "", action: "ignore" },
+      { xid: "79", what: "it has fallen off the bus", standard: "fatal", action: "reset" },
+    ]);
+    expect(xidRows({}, [])).toEqual([]);
   });
 });

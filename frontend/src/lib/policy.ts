@@ -61,6 +61,24 @@ export function withRow(draft: Draft, table: string, row: string, value: string)
   return Object.keys(next).length === 0 ? rest : { ...draft, [table]: next };
 }
 
+/** One XID whose action a draft sets; `standard`: the action that it has otherwise. */
+export interface XidRow {
+  xid: string;
+  what: string;
+  standard: string;
+  action: string;
+}
+
+/** The XIDs of a draft in the order of their numbers, described by `catalogue`. */
+export function xidRows(draft: Draft, catalogue: readonly (readonly [number, string, string])[]): XidRow[] {
+  const set = draft["xid_overrides"];
+  if (typeof set !== "object") return [];
+  const known = new Map(catalogue.map(([xid, what, standard]) => [String(xid), { what, standard }]));
+  return Object.entries(set)
+    .sort(([one], [other]) => Number(one) - Number(other))
+    .map(([xid, action]) => ({ xid, action, ...(known.get(xid) ?? { what: "not in the catalogue", standard: "" }) }));
+}
+
 /** Whose policy: a job's, a project's, or with both empty the fleet's. */
 export interface PolicyOf {
   job_id: string;

@@ -4,6 +4,7 @@ import type { ReactElement } from "react";
 import { Link, useSearchParams } from "react-router";
 import * as queries from "../api/queries";
 import type { Node } from "../api/types";
+import { AddNodes } from "../components/AddNodes";
 import { Heard, RanksOf, silentNode } from "../components/Heard";
 import { bytes, percent } from "../lib/format";
 import { paths } from "../lib/paths";
@@ -22,7 +23,7 @@ export function NodesPage(): ReactElement {
   return (
     <>
       <title>Nodes - Holdfast</title>
-      <PageHead title="Nodes" />
+      <PageHead title="Nodes" actions={<AddNodes />} />
       <div className="toolbar">
         <SearchBox value={q} label="Search nodes" placeholder="Part of the name" onChange={(value) => setParams(value === "" ? {} : { q: value }, { replace: true })} />
         <span className="muted" role="status">{query.data ? shownOf(rows.length, total, query.hasNextPage, "node", "nodes") : ""}</span>

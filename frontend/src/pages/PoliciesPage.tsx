@@ -1,9 +1,10 @@
 /* By which settings is decided: the document as a form or as YAML, what it would change, and its versions. */
 import { useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
-import { type ReactElement, useState } from "react";
+import { type ReactElement, useEffect, useState } from "react";
 import { Link, useSearchParams } from "react-router";
 import { post } from "../api/client";
 import * as queries from "../api/queries";
+import { holdTyped } from "../api/signin";
 import type { Policy } from "../api/types";
 import { PolicyDryRun } from "../components/PolicyDryRun";
 import { PolicyForm } from "../components/PolicyForm";
@@ -35,6 +36,7 @@ function Editor({ policy, of }: { policy: Policy; of: PolicyOf }): ReactElement 
   const me = useQuery(queries.me()).data;
   const client = useQueryClient();
   const changed = text !== policy.text;
+  useEffect(() => (changed ? holdTyped() : undefined), [changed]);
   const admin = mayChange(policy, me);
   const store = async (reason: string): Promise<string> => {
     const made = await post("/policy:put", {}, { text, parent: policy.number, reason, ...of });

@@ -40,4 +40,4 @@ def test_a_session_and_two_tokens_of_one_account_are_one_person(monkeypatch: pyt
     assert by_token(other, "operate").caller.post(f"/decisions/{row.id}:approve", WHY).status_code == 202
     reconcile_job(job.id)
     done = Decision.objects.get(job=job, rule="replica_failure", applied=True)
-    assert done.evidence["consent"] == f"Approved by user:{user.username} and user:bob."
+    assert done.evidence["consent"] == f"Approved by user:{user.username} and user:bob (token child)."

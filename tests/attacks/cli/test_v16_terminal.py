@@ -35,6 +35,7 @@ SENT = HOSTILE.replace("\ud800", "")
 TERMINAL = ("\n", "\t")
 SCHEMA = json.loads(TARGET.read_text())
 AT = "2026-01-01T00:00:00.000000Z"
+LINES = "application/x-ndjson"
 FORMS = ("table", "wide", "json", "yaml", "name", "jsonl")
 # `up` starts a demo, `login` writes a file, `password` none; none prints what a server said beyond a name.
 OF_A_FILE = "import straggler-trace"
@@ -84,7 +85,8 @@ def answer_to(method: str, path: str) -> Any:
             responses = operations[method.lower()]["responses"]
             status = next(code for code in ("201", "202", "200", "204") if code in responses)
             content = responses[status].get("content", {})
-            found = instance(content["application/json"]["schema"]) if "application/json" in content else {}
+            kind = next((kind for kind in ("application/json", LINES) if kind in content), None)
+            found = instance(content[kind]["schema"]) if kind else {}
             return int(status), found | {"next": None} if isinstance(found, dict) and "items" in found else found
     return 404, instance(SCHEMA["components"]["schemas"]["Problem"])
 

@@ -62,6 +62,8 @@ LISTS: list[tuple[str, Any]] = [
     ("/nodes", rest.Node),
     ("/nodes/{node}/dead-letters", rest.DeadLetter),
     ("/tokens", rest.Token),
+    ("/audit", rest.AuditEntry),
+    ("/settings", rest.Setting),
     ("/projects", rest.Project),
     ("/demo/faults", rest.Fault),
 ]

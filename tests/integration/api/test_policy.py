@@ -53,7 +53,7 @@ def test_a_change_is_in_force_at_once_and_is_stored_with_who_when_and_why(caller
     assert set_by == {"lease_s": "fleet", "max_acts": "fleet"}
     assert (row["modes"], row["xids"], row["number"]) == ({"straggler": "observe"}, {"63": "ignore"}, 1)
     (version,) = admin.get("/policy/versions").json()["items"]
-    assert (version["who"][:6], version["reason"], version["parent"]) == ("token:", "fewer at night", 0)
+    assert (version["who"], version["reason"], version["parent"]) == ("user:ada (token admin)", "fewer at night", 0)
     assert version["text"] == row["text"] == TEXT
     assert admin.post("/policy:put", body(row["text"], 1)).status_code == 409, "the text means the same again"
 

@@ -43,7 +43,12 @@ def test_one_is_told_with_its_answer_and_taken_back_by_who_may_order(caller: Any
     ada = caller("operate")
     asked = ada.post(f"/jobs/{job.id}:checkpoint", {"reason": "before lunch"}).json()["request"]
     row = ada.get(f"/requests/{asked}").json()
-    assert (row["who"][:6], row["reason"], row["state"], row["answer"]) == ("token:", "before lunch", "open", "")
+    assert (row["who"][:16], row["reason"], row["state"], row["answer"]) == (
+        "user:ada (token ",
+        "before lunch",
+        "open",
+        "",
+    )
     assert caller("read").post(f"/requests/{asked}:withdraw", {"reason": "r"}).status_code == 403
     assert ada.post(f"/requests/{asked}:withdraw", {"reason": "no need"}).status_code == 202
     assert "no need" in ada.get(f"/requests/{asked}").json()["withdrawn_by"]

@@ -60,6 +60,7 @@ holdfast token revoke "$made"
 bound=$(holdfast join-token create --name gpu-8 -o name | sed -n 1p)
 holdfast join-token ls
 holdfast token ls --everybody
+holdfast audit export --since 1h --out exported.jsonl
 holdfast join-token revoke "$bound"
 """
 JOBS = """

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from controlplane.access import pruning, sealing
+from controlplane.access import exporting, sealing
 
 
 class Command(BaseCommand):
@@ -22,9 +22,9 @@ class Command(BaseCommand):
         """Seal what is there, then write."""
         sealing.seal_all()
         if options["output"] is None:
-            pruning.export(self.stdout.write, after_seq=options["after_seq"])
+            exporting.export(self.stdout.write, after_seq=options["after_seq"])
             return
         options["output"].touch(mode=0o600, exist_ok=False)
         with options["output"].open("w") as file:
-            count = pruning.export(file.write, after_seq=options["after_seq"])
+            count = exporting.export(file.write, after_seq=options["after_seq"])
         self.stderr.write(f"{count} rows")

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from controlplane.access import pruning, sealing, verification
+from controlplane.access import exporting, pruning, sealing, verification
 from controlplane.runtime.clock import now
 
 
@@ -36,5 +36,5 @@ class Command(BaseCommand):
             return
         options["export"].touch(mode=0o600, exist_ok=False)
         with options["export"].open("w") as file:
-            written = pruning.export(file.write, after_seq=verdict.first_seq - 1, through_seq=through)
+            written = exporting.export(file.write, after_seq=verdict.first_seq - 1, through_seq=through)
         self.stdout.write(f"{pruning.prune(through)} rows removed through seq {through}; {written} exported")
