@@ -47,7 +47,7 @@ def _gang(spec: TrainSpec, pool: Pool) -> tuple[tuple[Placement, ...], ...]:
     try:
         return first_attempt(spec, pool)[1]
     except PolicyError:
-        if not may_start_smaller(spec, pool):
+        if not may_start_smaller(spec, pool.size):
             raise
     layout = plan_layout(spec, pool.size)
     return place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism), tp=layout.parallelism.tp)

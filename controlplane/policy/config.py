@@ -51,8 +51,9 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     more than `max_failed_starts` times, all for the checks of nodes.
     Preemption, values of our own until fleets have measured others. A job is not preempted within
     `preempt_min_runtime_s` of its attempt's start, `preempt_again_s` where it came back from a preemption,
-    `preempt_retry_s` after one came to nothing; at most `max_preemptions_of_job` times within an hour, and
-    `max_preemptions` jobs of the fleet are (as many as `max_acts`). None is for a job that is expected to start within
+    `preempt_retry_s` after one came to nothing; at most `max_preemptions_of_job` times within an hour,
+    `max_preemptions_of_project` times those of one project, and `max_preemptions` times those of the fleet (as many as
+    `max_acts`). None is for a job that is expected to start within
     `preempt_patience_s` anyway (the default grace of a spec).
     People. A recommendation that is expected to cost more than `second_approver_gpu_s` is carried out when two have
     approved it (100 GPU-hours, a value of our own). One about the fleet's own hardware is carried out where nobody has
@@ -115,6 +116,7 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     preempt_retry_s: float = 60.0
     max_preemptions: int = 20
     max_preemptions_of_job: int = 2
+    max_preemptions_of_project: int = 20
     fleet_act_after_s: float = 0.0
     second_approver_gpu_s: float = 360_000.0
     follow_up_s: float = 0.1

@@ -1,6 +1,7 @@
 """How many replicas an attempt takes: those that fit, fewer than asked for where that will do (`scheduling.elastic`),
 or as many as its project's quota leaves. Asked by the rules that place attempts."""
 
+from controlplane.policy.errors import NoLayout, Unsatisfiable
 from controlplane.policy.layout import Layout, plan_layout
 from controlplane.policy.placement import Pool
 from controlplane.policy.snapshot import JobSnapshot
@@ -15,10 +16,23 @@ def later_replicas(spec: TrainSpec, layout: Layout, *, gave: bool) -> int:
     return replica_count(spec) - layout.replicas if (spec.scheduling.elastic or gave) and same else 0
 
 
-def may_start_smaller(spec: TrainSpec, pool: Pool) -> bool:
-    """An elastic job need not wait for all that it asks for: the pool has room for `min_replicas`."""
-    least = max(1, spec.resources.min_replicas) * ranks_per_replica(spec.parallelism)
-    return spec.scheduling.elastic and pool.size >= least
+def may_start_smaller(spec: TrainSpec, devices: int) -> bool:
+    """An elastic job need not wait for all that it asks for: so many devices have room for `min_replicas`."""
+    return spec.scheduling.elastic and devices >= _least(spec)
+
+
+def first_within(spec: TrainSpec, devices: int) -> None:
+    """A first attempt has the layout that is asked for, also where its project's quota bounds it to so many devices.
+    Raises Unsatisfiable where these are too few."""
+    if not may_start_smaller(spec, devices):
+        raise Unsatisfiable(
+            f"its project's quota and what is free have {number_of(devices, 'device')} for it, {_least(spec)} are"
+            " needed at least"
+        )
+
+
+def _least(spec: TrainSpec) -> int:
+    return max(1, spec.resources.min_replicas) * ranks_per_replica(spec.parallelism)
 
 
 def quota_left(snapshot: JobSnapshot) -> int | None:
@@ -36,7 +50,8 @@ def what_is_left(snapshot: JobSnapshot, layout: Layout) -> str:
 
 
 def layout_for(snapshot: JobSnapshot, pool: Pool, *, most: int | None = None) -> Layout:
-    """The layout of the next attempt on `pool`, of at most so many devices. Raises NoLayout."""
+    """The layout of the next attempt on `pool`, of at most so many devices, as its project's quota has no more for it
+    (None: of all). Raises NoLayout."""
     spec, inside = snapshot.job.spec, dict(pool.nodes)
     sizes = [
         device.memory_bytes
@@ -47,7 +62,10 @@ def layout_for(snapshot: JobSnapshot, pool: Pool, *, most: int | None = None) ->
     told = snapshot.elsewhere
     if told is not None and told.memory_bytes is not None:
         sizes.append(told.memory_bytes)
-    devices = pool.size if most is None else min(pool.size, most)
-    return plan_layout(
-        spec, devices, allow_relayout=spec.resiliency.allow_relayout, memory_bytes=min(sizes, default=None)
-    )
+    devices, allowed = pool.size if most is None else min(pool.size, most), spec.resiliency.allow_relayout
+    try:
+        return plan_layout(spec, devices, allow_relayout=allowed, memory_bytes=min(sizes, default=None))
+    except NoLayout as error:
+        if devices == pool.size:
+            raise
+        raise NoLayout(f"its project's quota has {number_of(devices, 'device')} for it: {error}") from error

@@ -160,11 +160,12 @@ def load_fleet(queue: Iterable[Pending] = ()) -> QueueFleet:
     highest = max((job.priority for job in queue if not job.held), default=None)
     projects = shares_of(_counted(held, spares))
     borrowers = {share.name for share in projects if share.quota is not None and share.used > share.quota}
-    holders = tuple(_holders([*held, *(_Here(*row) for row in spares)], outranked=highest, borrowers=borrowers))
+    rows, suffered = [*held, *(_Here(*row) for row in spares)], stakes.preempted()
+    holders = tuple(_holders(rows, outranked=highest, borrowers=borrowers, suffered=suffered))
     leave = {node_id: ends.known(row) for node_id, row in ends.first_by_node().items()}
     lent = tuple(lenders(_by_node(held), reserved, leave))
     holders += until.returning(lent, leave)
-    return QueueFleet(nodes=lent, holders=holders, preempted=stakes.preempted(), projects=projects)
+    return QueueFleet(nodes=lent, holders=holders, preempted=sum(suffered.values()), projects=projects)
 
 
 def used() -> Mapping[str, int]:
@@ -222,8 +223,11 @@ def _by_node(held: Sequence[_Here]) -> Mapping[str, int]:
     return used
 
 
-def _holders(rows: Sequence[_Here], *, outranked: int | None, borrowers: Collection[str]) -> Iterable[Holder]:
-    """Each job that has devices. What they would lose is read of those of a lower priority than `outranked`."""
+def _holders(
+    rows: Sequence[_Here], *, outranked: int | None, borrowers: Collection[str], suffered: Mapping[str, int]
+) -> Iterable[Holder]:
+    """Each job that has devices. What they would lose is read of those of a lower priority than `outranked`.
+    `suffered`: see `stakes.preempted`."""
     devices: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for here in rows:
         devices[here.job_id][here.node_id] += here.number
@@ -276,6 +280,7 @@ def _holders(rows: Sequence[_Here], *, outranked: int | None, borrowers: Collect
                 limit_s=spec.limit_s if spec is not None else 0.0,
                 begun_s=limited.get(job_id),
                 uncounted=uncounted(kept[job_id], spec.spares) if spec is not None else 0,
+                suffered=suffered.get(project, 0),
             )
             yield holder_of(held, now_s())
 

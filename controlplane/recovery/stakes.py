@@ -65,9 +65,10 @@ def expected(yielding_to: Collection[str]) -> Mapping[str, float]:
     return {job_id: value for job_id, value in rows.values_list("job_id", "value") if job_id}
 
 
-def preempted() -> int:
-    """How many jobs the queue has asked to yield within an hour, but for those that came to nothing."""
-    return _asked().filter(urgent__isnull=False, asked_at__gte=ago(HOUR_S), state__in=CAME_TO_IT).count()
+def preempted() -> Mapping[str, int]:
+    """How often the queue has asked jobs of each project to yield within an hour, but for what came to nothing."""
+    rows = _asked().filter(urgent__isnull=False, asked_at__gte=ago(HOUR_S), state__in=CAME_TO_IT).order_by()
+    return dict(rows.values_list("job__project").annotate(number=Count("pk")).values_list("job__project", "number"))
 
 
 def stakes_of(jobs: Mapping[str, tuple[int, Any]], policy: PolicyConfig) -> Mapping[str, Stake]:

@@ -204,13 +204,21 @@ class Queue:
         highest = max((course.work.priority for course in self._arrived if course.waits), default=0)
         projects = self.shares()
         over = {share.name for share in projects if share.quota is not None and share.used > share.quota}
-        asked = (at_s for course in self._arrived for at_s in course.asked)
+        suffered = self.suffered()
+        holders = (self._holder(each, highest, over) for each in self._arrived if each.placed_s is not None)
         return QueueFleet(
             nodes=tuple(lenders),
-            holders=tuple(self._holder(each, highest, over) for each in self._arrived if each.placed_s is not None),
-            preempted=sum(self.now_s - at_s <= HOUR_S for at_s in asked),
+            holders=tuple(msgspec.structs.replace(each, suffered=suffered[each.project]) for each in holders),
+            preempted=sum(suffered.values()),
             projects=projects,
         )
+
+    def suffered(self) -> Counter[str]:
+        """How often jobs of each project were asked to yield within an hour."""
+        found = Counter[str]()
+        for course in self._arrived:
+            found[course.work.project] += sum(self.now_s - at_s <= HOUR_S for at_s in course.asked)
+        return found
 
     def _holder(self, course: Course, highest: int, over: Collection[str]) -> Holder:
         work, now_s, placed_s = course.work, self.now_s, course.placed_s

@@ -97,12 +97,25 @@ def fleet_of(
     known = tuple(nodes)
     lent = tuple(_lenders(jobs, known, config, now_s))
     leave = {node.id: node.end for node in known if node.end is not None}
+    suffered = preempted(jobs, now_s, projects)
+    holders = (
+        msgspec.structs.replace(each, suffered=suffered[each.project])
+        for each in _holders(jobs, queue, config, now_s, projects)
+    )
     return QueueFleet(
         nodes=lent,
-        holders=(*_holders(jobs, queue, config, now_s, projects), *until.returning(lent, leave)),
+        holders=(*holders, *until.returning(lent, leave)),
         projects=shares,
-        preempted=sum(_is_of_late(row, now_s) for rows in jobs.values() for row in rows.yields.values()),
+        preempted=sum(suffered.values()),
     )
+
+
+def preempted(jobs: Mapping[str, Rows], now_s: float, projects: Projects) -> Counter[str]:
+    """How often jobs of each project were asked to yield within an hour, but for what came to nothing."""
+    found = Counter[str]()
+    for rows in jobs.values():
+        found[projects.of.get(rows.job_id, "")] += sum(_is_of_late(row, now_s) for row in rows.yields.values())
+    return found
 
 
 def shares_of(jobs: Mapping[str, Rows], projects: Projects) -> tuple[Share, ...]:

@@ -102,10 +102,12 @@ class Promises:
             left = len(trains - set(act.gives))
             expect(set(act.gives) <= trains, f"I-part: {who} for replicas that do not train")
             expect(left >= max(1, victim.spec.resources.min_replicas), f"I-part: {who}, {left} replicas would be left")
-        mine, fleet = self._lately(rows, now_s), 0
-        for run in self._here():
-            fleet += self._lately(run.rows, now_s)
+        mine, of = self._lately(rows, now_s), self._world.server.projects.of
+        lately = [(of.get(run.id), self._lately(run.rows, now_s)) for run in self._here()]
+        fleet = sum(times for _, times in lately)
+        theirs = sum(times for project, times in lately if project == of.get(victim.id))
         expect(mine <= config.max_preemptions_of_job, f"I-yield: {who}, {mine} times within an hour")
+        expect(theirs <= config.max_preemptions_of_project, f"I-yield: {who}, its project {theirs} times in an hour")
         expect(fleet <= config.max_preemptions, f"I-yield: {fleet} jobs are asked to yield within an hour")
 
     def _gives(self, run: JobRun, decision: Decision) -> None:

@@ -130,6 +130,10 @@ class Watch:
             if not outranked or not course.work.preemptible:
                 self._say(f"thrash: {job} yields to {head.id}, and need not")
         fleet = sum(queue.now_s - at_s <= HOUR_S for each in queue.courses.values() for at_s in each.asked)
+        suffered = queue.suffered()
+        suffered.update(queue.courses[job].work.project for job in found)
+        if any(suffered[queue.courses[job].work.project] > policy.max_preemptions_of_project for job in found):
+            self._say(f"thrash: {suffered} by project yield within an hour")
         if fleet + len(found) > policy.max_preemptions:
             self._say(f"thrash: {fleet + len(found)} jobs yield within an hour")
         return found
@@ -162,6 +166,7 @@ def drawn(seed: int) -> Queue:
         preempt_again_s=draw.choice((300.0, 1800.0)),
         max_preemptions=draw.choice((2, 5, 20)),
         max_preemptions_of_job=draw.choice((1, 2)),
+        max_preemptions_of_project=random.Random(f"queue suffers {seed}").choice((1, 2, 20)),
     )
     works = [_work(draw, number, nodes, of_each) for number in range(draw.randrange(5, 30))]
     share = random.Random(f"queue projects {seed}")

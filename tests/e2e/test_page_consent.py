@@ -4,13 +4,16 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from controlplane.access.models import AuditEntry
+from controlplane.fleet.models import Node
 from controlplane.protocol import spec as specs
 from controlplane.protocol.states import Mode
+from controlplane.recovery.fleet_pass import reconcile_fleet
 from controlplane.recovery.models import Decision
 from controlplane.recovery.reconcile import reconcile_job
 from tests.e2e.browser import Complaints, Target, axe_violations, picture
 from tests.e2e.test_readings_around import SCHEMES, opened
 from tests.integration.backend.builders import kill_rank, live_ranks, make_fleet, run_job
+from tests.integration.backend.test_consent import dead_device
 
 pytestmark = [pytest.mark.e2e, pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
 
@@ -68,3 +71,29 @@ def test_a_countdown_runs_and_a_hold_ends_it(real: Target, chromium: Browser) ->
         page.get_by_role("dialog").get_by_role("button", name="Hold").click()
         expect(page.get_by_role("region", name="Recommended, not carried out")).to_contain_text("It is held.")
     assert Decision.objects.get(pk=row.pk).verdict == "held"
+
+
+def test_a_recommendation_of_the_fleet_is_approved_there_and_the_next_pass_carries_it_out(
+    real: Target, chromium: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No sentinel runs here, and who does not see the fleet takes nothing out of it."""
+    monkeypatch.setattr("controlplane.recovery.health_gate.is_blind", lambda: False)
+    row = dead_device()
+    node = Node.objects.earliest("id")
+    with opened(chromium, real, "light") as page:
+        page.goto(f"{real.url}/decisions/{row.id}")
+        panel = page.get_by_role("region", name="Recommended, not carried out")
+        expect(panel).to_contain_text(f"make node {node.name} cordoned")
+        panel.get_by_role("button", name="Approve").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("Reason").fill("swap it")
+        dialog.get_by_role("button", name="Approve").click()
+        expect(dialog).to_contain_text("Approved: the next pass carries it out")
+        dialog.get_by_text("Close", exact=True).click()
+        assert Node.objects.get(pk=node.pk).state == "ready", "a word carries nothing out"
+        reconcile_fleet()
+        expect(panel).to_contain_text("It was carried out")
+        panel.get_by_role("link", name="see what became of it").click()
+        expect(page.locator(".why")).to_contain_text("Approved by")
+    assert Node.objects.get(pk=node.pk).state == "cordoned"
+    assert AuditEntry.objects.filter(action="decision.approve", subject=row.id, reason="swap it").exists()

@@ -265,6 +265,19 @@ def test_too_many_preemptions_of_a_job_within_an_hour_are_found() -> None:
     assert any("3 times within an hour" in each for each in world.checkers.violations)
 
 
+def test_too_many_preemptions_of_a_project_within_an_hour_are_found() -> None:
+    world = scene(urgent=300)
+    world.kernel.run(41.0)
+    long, urgent = both(world)
+    world.config = msgspec.structs.replace(world.config, max_preemptions_of_job=9, max_preemptions_of_project=1)
+    urgent.spec = with_scheduling(urgent, priority=900)
+    for number in range(2):
+        urgent.store.commit([CreatePreemption(long.id, 1, float(number), "it is so")])
+    world.promises.made(urgent, asks(long))
+    (said,) = world.checkers.violations
+    assert "its project 2 times in an hour" in said
+
+
 def test_a_gang_in_part_is_found() -> None:
     world = scene(urgent=300)
     world.kernel.run(20.0)

@@ -66,7 +66,8 @@ class Held:
     """A job that has `devices` by node. `recent`: seconds of its newest steps, of which `left` are to come (None: not
     known). `yields_to`: whom it is asked to yield to, "" where a person asks; None: it is not. `gives`: replicas that
     leave for the job `gives_to`, by index and incarnation. `pieces`: all of its replicas, where they were read;
-    `least`: so many must train. `limit_s`: its time limit since `begun_s`, 0 for none. `uncounted`: see `Holder`."""
+    `least`: so many must train. `limit_s`: its time limit since `begun_s`, 0 for none. `uncounted`,
+    `suffered`: see `Holder`."""
 
     id: str
     name: str
@@ -85,6 +86,7 @@ class Held:
     limit_s: float = 0.0
     begun_s: float | None = None
     uncounted: int = 0
+    suffered: int = 0
 
 
 def uncounted(spares: int, asked: int) -> int:
@@ -155,6 +157,7 @@ def holder_of(job: Held, now_s: float) -> Holder:
         gives=tuple(sorted(leaving.items())),
         project=job.project,
         uncounted=job.uncounted,
+        suffered=job.suffered,
     )
 
 

@@ -2,10 +2,10 @@
 
 Only jobs of lower priority that allow it, and only as many as make the head fit wherever it is placed. First jobs give
 replicas that they can train without; only where no such set makes room do whole jobs yield too. A job that began, came
-back or was asked a short time ago is left alone, and so is everybody when an hour's preemptions are spent. Up to
-`QueueConfig.weighed` sets are compared, which is every set in a small fleet; beyond that the best one found counts
-(`policy.queue.search`). Called by `schedule` for the head alone. A job that waits for its project's quota is the head
-where jobs of its project yield to it. Pure.
+back or was asked a short time ago is left alone; so is everybody when an hour's preemptions are spent, and a project's
+jobs when those are that its jobs may suffer. Up to `QueueConfig.weighed` sets are compared, which is every set in a
+small fleet; beyond that the best one found counts (`policy.queue.search`). Called by `schedule` for the head alone. A
+job that waits for its project's quota is the head where jobs of its project yield to it. Pure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from controlplane.policy.queue.ends import ending
 from controlplane.policy.queue.place import Victim
 from controlplane.policy.queue.room import Room
 from controlplane.policy.queue.rows import Holder, Part, Pending, QueueConfig, QueueFleet
-from controlplane.policy.queue.search import Devices, Offer, Search
+from controlplane.policy.queue.search import Allowed, Devices, Offer, Search
 from controlplane.policy.queue.shares import Shares
 
 
@@ -26,8 +26,8 @@ def victims(head: Pending, room: Room, fleet: QueueFleet, config: QueueConfig, n
         free.give_back(holder.gives)
         if holder.leaves:
             free.give_back(holder.devices)
-    allowed = config.max_preemptions - fleet.preempted
-    if allowed <= 0 or free.fits(head.demand):
+    allowed = _allowed(fleet, config)
+    if allowed.of_fleet <= 0 or free.fits(head.demand):
         return ()
     shares = Shares(fleet.projects, fleet.holders)
     able = [holder for holder in fleet.holders if may_yield(holder, head, config, now_s, shares)]
@@ -52,8 +52,8 @@ def for_quota(
     priority alone, and only where it fits then. By the same price and limits as for devices."""
     mine = [holder for holder in fleet.holders if holder.project == first.project]
     lacks -= sum(end.counted for end in ending(mine, now_s) if end.holder.leaves or end.devices is end.holder.gives)
-    allowed = config.max_preemptions - fleet.preempted
-    if allowed <= 0 or lacks <= 0:
+    allowed = _allowed(fleet, config)
+    if allowed.of_fleet <= 0 or lacks <= 0:
         return ()
     free = room.only(first.demand)
     for holder in fleet.holders:
@@ -96,6 +96,10 @@ def _lent(job_id: str, devices: Devices, reserved: Mapping[str, str]) -> Devices
     return tuple(each for each in devices if reserved.get(each[0], job_id) == job_id)
 
 
+def _allowed(fleet: QueueFleet, config: QueueConfig) -> Allowed:
+    return Allowed(config.max_preemptions - fleet.preempted, config.max_preemptions_of_project)
+
+
 def may_yield(holder: Holder, head: Pending, config: QueueConfig, now_s: float, shares: Shares | None = None) -> bool:
     """It is of lower priority or of a project that owes devices, allows it, and was left alone for long enough."""
     quotas = shares or Shares(())
@@ -119,6 +123,9 @@ def left_alone(holder: Holder, config: QueueConfig, now_s: float) -> tuple[str, 
         return f"{began} less than {least_s:.0f} s ago", stake.begun_s + least_s
     if stake.times >= config.max_preemptions_of_job:
         return f"yielded as often within an hour as it may be asked ({config.max_preemptions_of_job})", None
+    if holder.suffered >= config.max_preemptions_of_project:
+        most = config.max_preemptions_of_project
+        return f"jobs of its project yielded as often within an hour as they may be asked together ({most})", None
     if stake.kept_s is not None and now_s - stake.kept_s < config.preempt_retry_s:
         return "was asked a moment ago, for nothing", stake.kept_s + config.preempt_retry_s
     return None

@@ -99,7 +99,8 @@ class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     out; or it is asked to yield its devices, to the job `yields_to` ("": a person asks). `stake`: None where it may not
     be asked.
     `parts`: its replicas, of which `spares` may leave while the others train on. `gives`: devices, not in `devices`, of
-    replicas that leave now. `uncounted`: so many of `devices` do not count for its project's quota."""
+    replicas that leave now. `uncounted`: so many of `devices` do not count for its project's quota. `suffered`: so
+    often jobs of its project were asked to yield, counted as `QueueFleet.preempted`."""
 
     id: str
     name: str
@@ -114,6 +115,7 @@ class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     gives: tuple[tuple[str, int], ...] = ()
     project: str = ""
     uncounted: int = 0
+    suffered: int = 0
 
 
 class Lender(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -154,6 +156,7 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     preempt_retry_s: float = 60.0
     max_preemptions: int = 20
     max_preemptions_of_job: int = 2
+    max_preemptions_of_project: int = 20
 
 
 def config_of(policy: PolicyConfig) -> QueueConfig:

@@ -85,13 +85,19 @@ class Planning:
             return Entry(job=job, place=place, turn=Turn.NEXT, may_start=False, behind=last)
         against = self._refused_by(job)
         may_start, behind = against is None, against.job.id if against is not None else ""
-        if not self._all.fits(job.demand):
-            return Entry(job=job, place=place, turn=Turn.TOO_LARGE, may_start=may_start, behind=behind)
         most = self._quota_for(job)
+        at_most = most if most < job.demand.counted else None
+        if not self._all.fits(job.demand):
+            if at_most is not None and (job.demand.nodes or most <= 0):
+                why = self._shares.words(job, in_another_layout=not job.demand.nodes)
+                return Entry(job=job, place=place, turn=Turn.QUOTA, may_start=False, why=why)
+            too_large = Entry(job=job, place=place, turn=Turn.TOO_LARGE, may_start=may_start, behind=behind)
+            return msgspec.structs.replace(too_large, at_most=at_most)
         if job.demand.least > most:
             return self._beyond_quota(job, place, may_start=may_start)
         if not self._left.fits(job.demand):
-            return self._without_room(job, place, may_start=may_start, behind=behind)
+            entry = self._without_room(job, place, may_start=may_start, behind=behind)
+            return msgspec.structs.replace(entry, at_most=at_most)
         turn = self._turn(job, against)
         if self.head and not may_start:
             return Entry(job=job, place=place, turn=turn, may_start=False, behind=behind)
@@ -103,7 +109,7 @@ class Planning:
             may_start=may_start,
             behind=behind,
             expected_s=self._now_s if may_start else None,
-            at_most=most if most < job.demand.counted else None,
+            at_most=at_most,
         )
 
     def _quota_for(self, job: Pending) -> int:

@@ -7,6 +7,7 @@ A greedy set first, then every set that could be cheaper, as long as sets may be
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from controlplane.policy.queue.room import Room
 from controlplane.policy.queue.rows import Demand, Holder, Part
@@ -31,11 +32,19 @@ class Offer:
         return self.price, self.job.id, self.part.index if self.part is not None else -1
 
 
+class Allowed(NamedTuple):
+    """So many jobs more of the fleet may be asked; and so many of one project, with those that were
+    (`Holder.suffered`)."""
+
+    of_fleet: int
+    of_project: int
+
+
 class Search:
-    """Over offers of at most `most` jobs; `weighed`: so many sets at most. `room`: what is free without them; it is
-    as before when the search is over. `owed`: of jobs that yield because their project has borrowed, how many devices
-    it has; from a project no more is taken once so many are. `lacks`: so many devices of a quota must become free, by
-    offers that all count for it."""
+    """Over offers of no more jobs than `most`; `weighed`: so many sets at most. `room`: what is free without them; it
+    is as before when the search is over. `owed`: of jobs that yield because their project has borrowed, how many
+    devices it has; from a project no more is taken once so many are. `lacks`: so many devices of a quota must become
+    free, by offers that all count for it."""
 
     def __init__(
         self,
@@ -44,7 +53,7 @@ class Search:
         offers: Sequence[Offer],
         *,
         weighed: int,
-        most: int,
+        most: Allowed,
         owed: Mapping[str, int] | None = None,
         lacks: int = 0,
     ) -> None:
@@ -77,7 +86,7 @@ class Search:
             if offer.part is None:
                 given = [each for each in kept if self._offers[each].job.id == offer.job.id]
                 left = [each for each in kept if each not in given]
-                if not self._owes(number, left):
+                if not self._may(number, left):
                     continue
                 kept = left
                 before.append(self._room.give_back(_less(offer.devices, [self._offers[n].devices for n in given])))
@@ -119,7 +128,7 @@ class Search:
             dearer = cost + offer.price
             if (dearer, len(chosen) + 1) >= self._bound or self._left <= 0:
                 return
-            if not self._suits(number, chosen) or self._jobs((*chosen, number)) > self._most:
+            if not self._suits(number, chosen) or self._jobs((*chosen, number)) > self._most.of_fleet:
                 continue
             self._left -= 1
             undo = self._room.give_back(offer.devices)
@@ -133,25 +142,28 @@ class Search:
         """Not the whole of a job beside one of its replicas, nor more replicas than may leave."""
         offer = self._offers[number]
         of_it = [n for n in chosen if self._offers[n].job.id == offer.job.id]
-        if not self._owes(number, chosen):
+        if not self._may(number, chosen):
             return False
         if not of_it:
             return offer.part is None or offer.job.spares > 0
         alike = all(self._offers[n].part is not None for n in of_it)
         return offer.part is not None and alike and len(of_it) < offer.job.spares
 
-    def _owes(self, number: int, chosen: Sequence[int]) -> bool:
-        """Its job is outranked, or its project owes devices still when the chosen ones have yielded theirs."""
+    def _may(self, number: int, chosen: Sequence[int]) -> bool:
+        """Its job is outranked, or its project owes devices still when the chosen ones have yielded theirs; and with
+        them no more jobs of the project yield than may."""
         job = self._offers[number].job
         owed = self._owed.get(job.id)
-        its = (self._offers[n] for n in chosen if self._offers[n].job.project == job.project)
+        its = [self._offers[n] for n in chosen if self._offers[n].job.project == job.project]
+        if job.suffered + len({job.id, *(offer.job.id for offer in its)}) > self._most.of_project:
+            return False
         return owed is None or owed > sum(size for offer in its for _, size in offer.devices)
 
     def _jobs(self, numbers: Sequence[int]) -> int:
         return len({self._offers[number].job.id for number in numbers})
 
     def _take(self, numbers: tuple[int, ...], cost: float) -> None:
-        if self._jobs(numbers) <= self._most:
+        if self._jobs(numbers) <= self._most.of_fleet:
             self._best, self._bound = numbers, (cost, len(numbers))
 
 

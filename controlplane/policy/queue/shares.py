@@ -120,13 +120,16 @@ class Shares:
         limit = "no time limit ends it" if job.limit_s is None else "its time limit does not end it"
         return f"{kept}, ahead of it: {limit} before that is expected to start, and that needs what this one would take"
 
-    def words(self, job: Pending) -> str:
-        """The quota, who has what is lent, and what would free it. Completes a sentence."""
+    def words(self, job: Pending, *, in_another_layout: bool = False) -> str:
+        """The quota, who has what is lent, and what would free it. Completes a sentence. `in_another_layout`: the nodes
+        that take work could not hold it otherwise, and any device would be a beginning."""
         share = self._limited[job.project]
         used, need = self._used[share.name], job.demand.least
         over = used + need - _quota(share)
         has = f"{_of(share)} has {number_of(_quota(share), 'device')} of its own, {used} are in use or planned for"
         limit = f"{has}, it may borrow at most {share.borrow}"
+        if in_another_layout:
+            return f"{has}, none is left for the job in another layout, and the nodes that take work hold no other"
         if not job.preemptible and used + need > _quota(share):
             return f"{has}, it needs {need}, and a job that is not preemptible borrows none"
         if share.borrow is not None and max(need - _quota(share), 0) > share.borrow:

@@ -9,7 +9,14 @@ from controlplane.policy.asked import Need, near, require
 from controlplane.policy.budget import spent, unpaid
 from controlplane.policy.checkpoints import newest_loadable, skipped_corrupt
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.elastic import later_replicas, layout_for, may_start_smaller, quota_left, what_is_left
+from controlplane.policy.elastic import (
+    first_within,
+    later_replicas,
+    layout_for,
+    may_start_smaller,
+    quota_left,
+    what_is_left,
+)
 from controlplane.policy.errors import PolicyError, Unsatisfiable
 from controlplane.policy.facts import (
     TERMINAL_JOB,
@@ -188,18 +195,19 @@ def _arrange(
 ) -> tuple[Layout, tuple[tuple[Placement, ...], ...], tuple[str, ...], Pool]:
     """With the part of the pool that it takes. A first attempt has the shape that was asked for, or, of an elastic job
     for which there is no room so, any."""
-    spec = snapshot.job.spec
+    spec, most = snapshot.job.spec, quota_left(snapshot)
     if snapshot.attempt is None:
         need = gang(snapshot, replica_count(spec), spec.parallelism)
         need = msgspec.structs.replace(need, of_each=spec.resources.gpus_per_node)
         require(snapshot, need, config.fresh_s)
-        try:
-            if quota_left(snapshot) is None:
+        if most is not None:
+            first_within(spec, min(pool.size, most))
+        else:
+            try:
                 return *first_attempt(spec, pool), first_pool(spec, pool)
-        except PolicyError:
-            if not may_start_smaller(spec, pool):
-                raise
-    most = quota_left(snapshot)
+            except PolicyError:
+                if not may_start_smaller(spec, pool.size):
+                    raise
     layout = layout_for(snapshot, pool, most=most)
     require(snapshot, gang(snapshot, layout.replicas, layout.parallelism), config.fresh_s)
     placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism), tp=layout.parallelism.tp)

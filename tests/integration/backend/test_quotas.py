@@ -11,13 +11,14 @@ from controlplane.jobs.services import submit_job
 from controlplane.policy.queue.ends import FREED_S
 from controlplane.policy.queue.place import Turn
 from controlplane.protocol import spec as specs
-from controlplane.recovery import load_queue, queue_view
+from controlplane.recovery import load_queue, queue_view, stakes
 from controlplane.recovery.models import Decision, Request
 from controlplane.recovery.project_use import use_of_projects
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import now
 from tests.integration.backend.builders import Fleet, make_fleet
 from tests.integration.backend.conftest import job_spec
+from tests.integration.backend.test_consent import put
 from tests.integration.backend.test_make_room import asked, state
 from tests.integration.backend.test_preemption import job_of, leave, save, train
 
@@ -159,6 +160,34 @@ def test_a_job_of_lower_priority_yields_for_the_quota_of_its_project_alone_and_t
     for job in (low, high):
         reconcile_job(job.id)
     assert (state(low), state(high)) == ("preempted", "starting"), "one node was free all the time"
+
+
+def test_what_the_jobs_of_a_project_suffer_within_an_hour_is_bounded_and_the_explanation_says_by_what() -> None:
+    fleet = make_fleet(2)
+    put({"max_preemptions_of_project": 1})
+    for name in ("red", "blue"):
+        project(name)
+    for label in ("a", "b"):
+        save(fleet, runs(fleet, of("red", label, priority=100)), 1)
+    first = of("blue", "first", priority=900)
+    reconcile_job(first.id)
+    (request,) = Request.objects.filter(kind="preempt")
+    victim = request.job
+    assert victim is not None
+    save(fleet, victim, 1)
+    reconcile_job(victim.id)
+    leave(fleet, victim)
+    for job in (victim, first):
+        reconcile_job(job.id)
+    assert stakes.preempted() == {"red": 1} and state(first) == "starting"
+    second = of("blue", "second", priority=900)
+    reconcile_job(second.id)
+    assert Request.objects.filter(kind="preempt").count() == 1
+    (spared,) = queue_view.job_queue(job_of(second))["spared"]
+    assert spared["why"] == "jobs of its project yielded as often within an hour as they may be asked together (1)"
+    Request.objects.update(asked_at=now() - timedelta(seconds=3601))
+    reconcile_job(second.id)
+    assert Request.objects.filter(kind="preempt").count() == 2, "an hour later"
 
 
 def test_time_limits_are_ends_of_running_jobs_and_let_waiting_ones_pass() -> None:

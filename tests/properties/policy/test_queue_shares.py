@@ -6,9 +6,14 @@ from collections import Counter
 import msgspec
 import pytest
 
+from controlplane.policy.errors import PolicyError
+from controlplane.policy.layout import plan_layout
+from controlplane.policy.placement import is_type
+from controlplane.policy.queue.demand import later_demand
 from controlplane.policy.queue.place import HAS_ROOM, Turn
-from controlplane.policy.queue.rows import Entry, Pending, QueueConfig, QueueFleet, QueuePlan, Share
+from controlplane.policy.queue.rows import Entry, Lender, Pending, QueueConfig, QueueFleet, QueuePlan, Share
 from controlplane.policy.queue.schedule import schedule
+from controlplane.protocol.spec import TrainSpec, ranks_per_replica, replica_count
 from tests.properties.policy.queue_worlds import NOW_S, QueueWorld
 from tests.properties.policy.test_preemption import PreemptWorld
 
@@ -94,12 +99,34 @@ def needs(world: SharedWorld, job_id: str) -> int:
     return asked.nodes * asked.gpus_per_node // ranks * ranks + asked.spares.gpus
 
 
+def in_some_layout(world: SharedWorld, entry: Entry) -> int:
+    """Devices of the attempt that the product would place now; 0: none."""
+    spec = world.specs[entry.job.id]
+    free = sum(lender.free.get(model, 0) for lender in world.fleet().nodes for model in suiting(lender, spec))
+    try:
+        layout = plan_layout(spec, free if entry.at_most is None else min(free, entry.at_most))
+    except PolicyError:
+        return 0
+    return layout.replicas * ranks_per_replica(layout.parallelism)
+
+
+def suiting(lender: Lender, spec: TrainSpec) -> list[str]:
+    """Models of the node that are of the type."""
+    wanted = spec.resources.gpu_type
+    return [model for model in lender.free if wanted is None or is_type(model, wanted)]
+
+
 def allowed(world: SharedWorld, job: Pending) -> bool:
     """Its project may use so many more, if nobody else waited."""
+    return within(world, job, needs(world, job.id))
+
+
+def within(world: SharedWorld, job: Pending, takes: int) -> bool:
+    """As `allowed`, of so many devices."""
     share = next((each for each in world.shares if each.name == job.project), None)
     if share is None or share.quota is None:
         return True
-    over = world.counted()[share.name] + needs(world, job.id) - share.quota
+    over = world.counted()[share.name] + takes - share.quota
     limit = lendable(world, share.name) if share.borrow is None else min(share.borrow, lendable(world, share.name))
     return over <= 0 or (job.preemptible and over <= limit)
 
@@ -135,6 +162,25 @@ def test_all_that_may_start_by_one_plan_may_start_side_by_side(first: int) -> No
         for entry in able:
             assert allowed(world, entry.job), f"{seed}: {entry.job.id} exceeds its quota behind others of its plan"
             world.place(entry.job.id)
+
+
+@pytest.mark.parametrize("first", range(0, 900, 300))
+def test_who_has_trained_starts_within_its_quota_in_every_layout(first: int) -> None:
+    """It may be placed in another layout wherever the plan does not keep it from that, whatever its turn."""
+    bounded = others = 0
+    for seed in range(first, first + 300):
+        world = SharedWorld(seed)
+        for job_id in sorted(world.waiting):
+            least = world.random.randint(1, replica_count(world.specs[job_id]))
+            again = msgspec.structs.replace(world.specs[job_id].resources, min_replicas=least)
+            spec = world.specs[job_id] = msgspec.structs.replace(world.specs[job_id], resources=again)
+            world.waiting[job_id] = msgspec.structs.replace(world.waiting[job_id], demand=later_demand(spec))
+        for entry in world.plan().entries:
+            takes = in_some_layout(world, entry) if entry.may_start else 0
+            others += takes > 0 and entry.turn is Turn.TOO_LARGE
+            bounded += takes > 0 and entry.at_most is not None
+            assert not takes or within(world, entry.job, takes), f"{seed}: {entry.job.id} ({entry.turn}) takes {takes}"
+    assert bounded > 20 and others > 5, f"{bounded} are bounded, {others} start in another layout"
 
 
 @pytest.mark.parametrize("first", range(0, 900, 300))
