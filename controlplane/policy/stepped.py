@@ -51,7 +51,7 @@ class ClockSet:
         return before and gap.length_s >= self.step_s
 
 
-def told_before(moments: Sequence[float]) -> int:
+def said_before(moments: Sequence[float]) -> int:
     """How many of these, told one after the other, are of the clock before it was set back: all before the last that
     is earlier than the one before it. 0: none is, and their times alone must tell."""
     drops = (place for place in range(len(moments) - 1, 0, -1) if moments[place] < moments[place - 1])

@@ -15,7 +15,7 @@ from django.db.models import F, Min, Model, Q
 from controlplane.jobs.models import Job
 from controlplane.policy.ledger.facts import Cause
 from controlplane.policy.ledger.runs import Grown
-from controlplane.policy.stepped import AHEAD_S, ClockSet, told_before
+from controlplane.policy.stepped import AHEAD_S, ClockSet, said_before
 from controlplane.recovery.ledger_models import LedgerHold, LedgerMark, LedgerRun, LedgerStanding, LedgerTurn
 from controlplane.runtime.locks import lock_row
 from controlplane.runtime.pieces import batched
@@ -151,7 +151,7 @@ def _said_before(
         ):
             rows[its] += [(pk, name, at_s) for name, at_s in zip(columns, moments, strict=True) if at_s is not None]
         for each in rows.values():
-            for pk, column, at_s in each[: told_before([at_s for _, _, at_s in each])]:
+            for pk, column, at_s in each[: said_before([at_s for _, _, at_s in each])]:
                 if by.moved_s(at_s) == at_s:
                     found[column].append(pk)
     return ((model, column, keys) for column, keys in found.items())

@@ -110,8 +110,8 @@ def test_a_threshold_that_another_one_always_comes_before_is_refused(field: Fiel
     high = whole(field, min(field.most, limit.most))
     low = whole(field, max(limit.least, field.least))
     assert high > low
-    ((pointer, message),) = faults({field.name: high, field.within: low})
-    assert pointer == f"/{field.name}" and "cannot be reached" in message and field.within in message
+    message = dict(faults({field.name: high, field.within: low}))[f"/{field.name}"]
+    assert "cannot be reached" in message and field.within in message
 
 
 @pytest.mark.parametrize(("name", "value", "fits"), [("correlated_min_nodes", 5, 4), ("correlated_min_devices", 8, 7)])
