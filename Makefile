@@ -76,7 +76,7 @@ test-matrix: $(READY)
 # and seeds of the simulations, more worlds that are decided with part of the fleet, and each
 # bound of each parameter of the API.
 test-release: test-matrix
-	HOLDFAST_TEST_RELEASE=1 $(PY) -m pytest -q -rs tests/scenes/test_storage_stall.py tests/scenes/test_recomputed_step.py tests/scenes/test_urgent_job.py tests/scenes/test_spot_notice.py tests/properties/policy/test_elsewhere.py tests/properties/policy/test_narrowing.py tests/properties/policy/test_preemption.py tests/simulation/test_departures.py tests/simulation/test_effective.py tests/simulation/test_heartbeats.py tests/simulation/test_leaps.py tests/simulation/test_ledger.py tests/simulation/test_mixed.py tests/simulation/test_people.py tests/simulation/test_relief.py tests/simulation/test_rollout.py tests/simulation/test_seeds.py tests/simulation/test_stills.py tests/attacks/api/test_v14_fuzz.py
+	HOLDFAST_TEST_RELEASE=1 $(PY) -m pytest -q -rs tests/scenes/test_storage_stall.py tests/scenes/test_recomputed_step.py tests/scenes/test_urgent_job.py tests/scenes/test_spot_notice.py tests/scenes/test_quotas.py tests/properties/policy/test_elsewhere.py tests/properties/policy/test_narrowing.py tests/properties/policy/test_preemption.py tests/simulation/test_departures.py tests/simulation/test_effective.py tests/simulation/test_heartbeats.py tests/simulation/test_leaps.py tests/simulation/test_ledger.py tests/simulation/test_mixed.py tests/simulation/test_people.py tests/simulation/test_relief.py tests/simulation/test_rollout.py tests/simulation/test_seeds.py tests/simulation/test_stills.py tests/attacks/api/test_v14_fuzz.py
 
 check: $(READY)
 	$(PY) scripts/check.py

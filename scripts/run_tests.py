@@ -52,7 +52,7 @@ SCENES = tuple(
     f"tests/scenes/test_{name}.py"
     for name in (
         "restore", "silent_node", "replica_failure", "heat_and_spares", "backend_outage", "prometheus",
-        "left_out_first", "up", "recomputed_step", "spot_notice", "storage_stall", "urgent_job",
+        "left_out_first", "up", "recomputed_step", "spot_notice", "storage_stall", "urgent_job", "quotas",
     )
 )  # fmt: skip
 REPORTS = ROOT / "var" / "tests"
