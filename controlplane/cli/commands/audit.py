@@ -55,7 +55,7 @@ def rows(client: "Client", filters: dict[str, str]) -> Iterator[dict[str, Any]]:
             seq = row.get("seq")
             if type(seq) is not int or seq <= last:
                 raise CliError(
-                    f"the server gives the audit log out of its order: {seq!r} after row {last}",
+                    f"the server gives a row again, or one without a number: {seq!r} after row {last}",
                     fix="nothing after that row was written; `manage.py verify_audit` says whether the log is whole",
                     code=Exit.UNAVAILABLE,
                 )

@@ -1,5 +1,5 @@
 import { afterEach, describe, expect, it, vi } from "vitest";
-import { holdTyped, sessionEnded, setAsk } from "./signin";
+import { holdTyped, sessionEnded, setAsk, signedInAgain } from "./signin";
 
 const left = vi.fn();
 const resumed = vi.fn();
@@ -46,5 +46,10 @@ describe("a session that ends under a read", () => {
     await ended();
     expect(ask).toHaveBeenCalledOnce();
     expect([left.mock.calls.length, resumed.mock.calls.length]).toEqual([0, 0]);
+    ask.mockResolvedValue(true);
+    await signedInAgain();
+    await ended();
+    expect(ask).toHaveBeenCalledTimes(3);
+    expect(resumed).toHaveBeenCalledOnce();
   });
 });

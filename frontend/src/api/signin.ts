@@ -19,7 +19,10 @@ export function setAsk(next: Ask | null): void {
 /** True once somebody has signed in; false when they would not, or nobody can be asked. */
 export function signedInAgain(act = true): Promise<boolean> {
   if (ask === null) return Promise.resolve(false);
-  pending ??= ask(act).finally(() => {
+  pending ??= ask(act).then((signedIn) => {
+    declined = !signedIn;
+    return signedIn;
+  }).finally(() => {
     pending = null;
   });
   return pending;
@@ -47,6 +50,5 @@ export async function sessionEnded({ leave, resume }: { leave: () => void; resum
     return;
   }
   if (declined) return;
-  declined = !(await signedInAgain(false));
-  if (!declined) resume();
+  if (await signedInAgain(false)) resume();
 }

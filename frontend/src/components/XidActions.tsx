@@ -17,13 +17,12 @@ export function XidActions({ draft, set }: { draft: Draft; set: (next: Draft) =>
       {rows.length === 0 ? null : (
         <Scroll label="Actions for XIDs">
           <table>
-            <thead><tr><th className="num">XID</th><th>What it is</th><th>Default</th><th>Action</th><th /></tr></thead>
+            <thead><tr><th className="num">XID</th><th>What it is</th><th>Action</th><th /></tr></thead>
             <tbody>
               {rows.map(({ xid, what, standard, action }) => (
                 <tr key={xid}>
                   <td className="num">{xid}</td>
-                  <td className="words">{what}</td>
-                  <td>{standard}</td>
+                  <td className="words">{what}{standard === "" ? null : <div className="muted">default: {standard}</div>}</td>
                   <td>
                     <select aria-label={`Action for XID ${xid}`} value={action} onChange={(event) => write(xid, event.target.value)}>
                       {(XID_ACTIONS as readonly string[]).includes(action) ? null : <option value={action}>{action}</option>}

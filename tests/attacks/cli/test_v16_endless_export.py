@@ -31,7 +31,7 @@ def test_new_rows_without_end_stop_at_the_row_that_was_the_newest() -> None:
 
 @pytest.mark.parametrize("page", [[{"seq": 1}], [{"seq": 2}, {"seq": 1}], [{}], [{"seq": "9"}], [{"seq": True}]])
 def test_rows_again_or_without_a_number_are_an_error(page: list[Any]) -> None:
-    with pytest.raises(CliError, match="out of its order"):
+    with pytest.raises(CliError, match="a row again"):
         list(rows(server(lambda after: page, 7), {}))
 
 
