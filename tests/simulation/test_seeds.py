@@ -162,26 +162,6 @@ def test_a_member_that_hangs_for_a_while_on_a_node_that_is_heard_is_left_out_and
     assert all(replica.contributing for replica in rows.replicas.values())
 
 
-def test_a_rank_that_was_stopped_as_its_exchange_broke_finds_that_when_it_runs_again():
-    """Nobody else is in the view who would."""
-    world = World(3)
-    world.start()
-    world.faults.schedule(60.0, 0)
-    world.kernel.run(40.0)
-    alone = next(process for process in world.trainer.processes.values() if process.index == 0)
-    for process in world.trainer.processes.values():
-        if process is not alone:
-            world.faults.kill_rank(process)
-    while (view := world.server.rows.view).epoch != alone.epoch or len(view.members) > 1:
-        world.kernel.run(world.kernel.now_s + 0.1)
-    rank = alone.ranks[0]
-    rank.hung, rank.hung_since_s = True, world.kernel.now_s
-    world.trainer.break_group_of(alone)
-    world.kernel.run(world.kernel.now_s + 1.0)
-    world.trainer.wake(rank)
-    assert alone.noticed == view.epoch
-
-
 def test_one_that_hangs_for_good_is_left_out_first_and_ended_when_its_agent_finds_it_late():
     world = World(3)
     world.start()

@@ -91,9 +91,11 @@ def _silent_s(seen: Readings) -> float | None:
 
 def _silent_ranks(slot: Slot) -> tuple[int, ...]:
     """Who of them is mute while another speaks; none where not all is known."""
-    told = [(place.rank, live) for place, live in zip(slot.placements, slot.readings, strict=False) if live is not None]
-    mute = tuple(sorted(rank for rank, live in told if live["silent_s"] >= FRESH_S))
-    return mute if len(mute) < len(told) == len(slot.readings) else ()
+    if any(live is None for live in slot.readings):
+        return ()
+    said = zip(slot.placements, slot.readings, strict=False)
+    mute = tuple(sorted(place.rank for place, live in said if live and live["silent_s"] >= FRESH_S))
+    return mute if len(mute) < len(slot.readings) else ()
 
 
 def _working_since_s(seen: Readings) -> float | None:
