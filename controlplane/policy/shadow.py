@@ -49,8 +49,8 @@ class Bar(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     min_decisions: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 50
     min_days: Annotated[float, msgspec.Meta(ge=0, le=90)] = 1.0
-    max_unpriced: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
-    tolerance: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.02
+    max_unpriced: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 0.1
+    tolerance: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 0.02
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

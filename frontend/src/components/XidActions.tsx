@@ -17,7 +17,7 @@ export function XidActions({ draft, set }: { draft: Draft; set: (next: Draft) =>
       {rows.length === 0 ? null : (
         <Scroll label="Actions for XIDs">
           <table>
-            <thead><tr><th className="num">XID</th><th>What it is</th><th>Action</th><th /></tr></thead>
+            <thead><tr><th className="num">XID</th><th>What it is</th><th>Action</th></tr></thead>
             <tbody>
               {rows.map(({ xid, what, standard, action }) => (
                 <tr key={xid}>
@@ -27,9 +27,9 @@ export function XidActions({ draft, set }: { draft: Draft; set: (next: Draft) =>
                     <select aria-label={`Action for XID ${xid}`} value={action} onChange={(event) => write(xid, event.target.value)}>
                       {(XID_ACTIONS as readonly string[]).includes(action) ? null : <option value={action}>{action}</option>}
                       {XID_ACTIONS.map((word) => <option key={word} value={word}>{word}</option>)}
-                    </select>
+                    </select>{" "}
+                    <button type="button" className="button small" aria-label={`Reset XID ${xid} to its default`} onClick={() => write(xid, "")}>Reset</button>
                   </td>
-                  <td><button type="button" className="button small" aria-label={`Reset XID ${xid} to its default`} onClick={() => write(xid, "")}>Reset</button></td>
                 </tr>
               ))}
             </tbody>
