@@ -13,6 +13,7 @@ from controlplane.protocol.rank import StepReport
 from controlplane.protocol.samples import XidEvent
 from controlplane.recovery import ingest
 from controlplane.recovery.models import Signal
+from controlplane.recovery.signals import fact_of
 from tests.integration.backend.builders import Fleet, live_ranks, make_fleet, ref_of, run_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -65,8 +66,9 @@ def test_an_event_that_waited_happened_when_it_came() -> None:
     fleet.seqs["n1"] += 1
     event = frames.AgentEvent(fleet.seqs["n1"], 5.0, frames.XidSeen(XidEvent(index=0, xid=79)))
     ingest.apply_events(node.id, "web.n1", (event,), received_s=time.monotonic() - 40.0)
-    seen = Signal.objects.get(node=node, kind="xid").seen_at.timestamp()
-    assert seen == pytest.approx(came_s - 5.0, abs=5.0)
+    found = fact_of(Signal.objects.get(node=node, kind="xid"))
+    assert found.seen_s == pytest.approx(came_s - 5.0, abs=5.0)
+    assert found.came_s == pytest.approx(time.time(), abs=5.0), "whatever age its node gave it"
 
 
 def test_two_frames_that_are_written_at_once_keep_their_own_moments() -> None:
