@@ -21,6 +21,7 @@ from controlplane.policy.known_end import KnownEnd
 from controlplane.policy.queue.place import QueuePlace
 from controlplane.policy.recommendation import Recommendation
 from controlplane.policy.request_facts import RequestFact
+from controlplane.policy.reserved import Reservation
 from controlplane.protocol.bounds import JobEnd
 from controlplane.protocol.membership import Flush, Install, MemberRole, View
 from controlplane.protocol.spec import Parallelism, TrainSpec
@@ -126,12 +127,10 @@ class SignalFact(_Fact):
 
 
 class DeviceFact(_Fact, gc=False):
-    """`free`: not held and not reserved. `held`: a process that is not proved gone is on
-    it (an older incarnation whose end nobody has confirmed holds its device too); it
-    tells a reserved device that can be used from one that cannot. `risk` 0..1; None: no
-    samples yet. `memory_bytes` in all; None: its driver does not say. `model` as its driver names
-    it, "" where it does not. `reset_wanted_s`: since when it waits for a reset; None: it does
-    not."""
+    """`free`: not held and not reserved. `held`: a process that is not proved gone is on it (an older incarnation whose
+    end nobody has confirmed holds its device too); it tells a reserved device that can be used from one that cannot.
+    `risk` 0..1; None: no samples yet. `memory_bytes` in all; None: its driver does not say. `model` as its driver names
+    it, "" where it does not. `reset_wanted_s`: since when it waits for a reset; None: it does not."""
 
     index: int
     uuid: str
@@ -145,12 +144,11 @@ class DeviceFact(_Fact, gc=False):
 
 
 class NodeFact(_Fact):
-    """`silent_s` since the last frame by the sentinel's clock; None: never seen or our
-    own side was blind. `warm` True: this job's rank host is already up there.
-    `warmed_s`, `warm_asked_s`: server times at which that was last done and last asked for as a
-    spare (None: never). `reserved_for` the job whose spare it is. `unhealthy`: which of its agent's checks fail,
-    "" for none; nothing is started there until they pass. `segment`: nodes of the same one are near each other.
-    `end`: when it is known to leave, or to be back (`policy.leaving`); None: nobody knows of an end."""
+    """`silent_s` since the last frame by the sentinel's clock; None: never seen or our own side was blind. `warm` True:
+    this job's rank host is already up there. `warmed_s`, `warm_asked_s`: server times at which that was last done and
+    last asked for as a spare (None: never). `reserved_for` the job whose spare it is. `unhealthy`: which of its agent's
+    checks fail, "" for none; nothing is started there until they pass. `segment`: nodes of the same one are near each
+    other. `end`: when it is known to leave, or to be back (`policy.leaving`; None: nobody knows); `reservations`."""
 
     id: str
     name: str
@@ -165,6 +163,7 @@ class NodeFact(_Fact):
     unhealthy: str = ""
     segment: str = ""
     end: KnownEnd | None = None
+    reservations: tuple[Reservation, ...] = ()
 
 
 class BarFact(_Fact):
@@ -290,6 +289,7 @@ class JobFact(_Fact):
     past_lives: dict[int, int] = {}
     env_opens: bool = True
     parked_by: str = ""
+    project: str = ""
 
 
 class JobSnapshot(_Fact, dict=True):
