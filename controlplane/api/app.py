@@ -20,6 +20,7 @@ from controlplane.api.routers import (
     ranks,
     recovery,
     requests,
+    reservations,
     series,
     session,
     shadow,
@@ -51,6 +52,7 @@ def build() -> NinjaAPI:
         identity,
         series,
         windows,
+        reservations,
         demo,
     ):
         api.add_router("", module.router)

@@ -122,6 +122,7 @@ def build_pool(
     use_reserved: bool = True,
     near: Iterable[str] = (),
     fresh_s: float = math.inf,
+    alone: Collection[str] = (),
 ) -> Pool:
     """Devices of `nodes` that `job_id` may be placed on now: see `offers_of` and `ordered`."""
     segments = {node.id: node.segment for node in nodes if node.segment}
@@ -132,6 +133,7 @@ def build_pool(
         excluded=by_node(excluded),
         use_reserved=use_reserved,
         fresh_s=fresh_s,
+        alone=alone,
     )
     return ordered(offers, segments, near)
 

@@ -14,8 +14,8 @@ ANOTHER = "another project"
 
 
 class Reservation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A node is `project`'s own from `from_s` until `until_s` (server Unix seconds). `shown`: what the project is called
-    in sentences ("": by its name)."""
+    """A node is `project`'s own from `from_s` until `until_s` (server Unix seconds). `shown`: what the project is
+    called in sentences ("": by its name)."""
 
     id: str
     project: str

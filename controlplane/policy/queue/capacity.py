@@ -1,7 +1,8 @@
 """What the fleet's devices are in use for, each device once: by model and segment, for answers to people.
 
 The rule of a device, first match wins: a job has it; it is of no use, or its node is; its node is being emptied; its
-node is cordoned; its node is kept for a job as its spare; its node is reserved for a project; it is free, which is what `schedule` counts as free.
+node is cordoned; its node is kept for a job as its spare; its node is reserved for a project; it is free. What is free,
+or is reserved for the project of a job, is what `schedule` counts as free for that.
 """
 
 import enum
