@@ -9,14 +9,15 @@ benchmarks and by properties of the queue over many seeds.
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from controlplane.changes.assembly.queue import HOUR_S, Asks, Held, Trained, holder_of, stake_of
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.queue.ends import limited_s
+from controlplane.policy.queue import until
+from controlplane.policy.queue.ends import limited_s, over_s
 from controlplane.policy.queue.place import HAS_ROOM
 from controlplane.policy.queue.rows import (
     Demand,
@@ -30,6 +31,7 @@ from controlplane.policy.queue.rows import (
     config_of,
 )
 from controlplane.policy.queue.schedule import schedule
+from controlplane.policy.reserved import Reservation, is_own, takes
 from controlplane.protocol.states import JobState
 
 LOOK_S = 120.0
@@ -128,7 +130,7 @@ def least_lost(queue: "Queue", plan: QueuePlan) -> Sequence[str]:
 class Queue:
     """A fleet and its jobs. `choice`: who yields, of those that may; `on_pass`: a plan was made, nobody has
     moved yet. `saves`: who yields saves first; else it leaves at once, and loses what no checkpoint holds. `projects`:
-    their quotas."""
+    their quotas; `reserved`: nodes that are reserved for projects, by name."""
 
     def __init__(
         self,
@@ -140,6 +142,7 @@ class Queue:
         choice: Choice = least_lost,
         saves: bool = True,
         projects: Sequence[Share] = (),
+        reserved: Mapping[str, tuple[Reservation, ...]] | None = None,
     ) -> None:
         self.policy = policy or PolicyConfig()
         self.config, self.choice, self.saves = config_of(self.policy), choice, saves
@@ -147,12 +150,15 @@ class Queue:
         self.projects = tuple(projects)
         self.size, self.free = of_each, {f"node-{number:03d}": of_each for number in range(nodes)}
         self.now_s, self.passes = 0.0, 0
+        self.reserved = dict(reserved or {})
         self.on_pass: Callable[[QueuePlan], None] = lambda plan: None
         self._events: list[tuple[float, int, str]] = []
         self._order = self._looks_s = 0
         self._arrived: list[Course] = []
         for course in self.courses.values():
             self._at(course.work.arrives_s, course.work.id)
+        for moment_s in self.borders_s():
+            self._at(moment_s, "")
 
     def run(self, until_s: float = math.inf) -> None:
         """Until every job has ended, or that time."""
@@ -206,6 +212,21 @@ class Queue:
             self._looks_s = int(self.now_s + LOOK_S)
             self._at(float(self._looks_s), "")
 
+    def borders_s(self) -> list[float]:
+        """When reservations begin and end, the first first."""
+        return sorted({at_s for its in self.reserved.values() for each in its for at_s in (each.from_s, each.until_s)})
+
+    def takes(self, node: str, entry: Entry) -> bool:
+        """It may be placed there."""
+        kept, project = self.reserved.get(node, ()), entry.job.project
+        if entry.alone and not is_own(kept, project, self.now_s):
+            return False
+        return takes(kept, project, entry.job.demand.over_s, self.now_s)
+
+    def _over_s(self, course: Course) -> float | None:
+        begun_s = course.began[0] if course.began else None
+        return over_s(self.now_s, limit_s=course.work.limit_s, begun_s=begun_s, left=None, recent=())
+
     def _pending(self) -> Iterator[Pending]:
         for course in self._arrived:
             work = course.work
@@ -215,7 +236,7 @@ class Queue:
                     name=work.id,
                     priority=work.priority,
                     submitted_s=work.arrives_s,
-                    demand=work.demand,
+                    demand=msgspec.structs.replace(work.demand, over_s=self._over_s(course)),
                     project=work.project,
                     preemptible=work.preemptible,
                     limit_s=limited_s(work.limit_s, course.began[0] if course.began else None, self.now_s),
@@ -230,13 +251,16 @@ class Queue:
 
     def fleet(self) -> QueueFleet:
         """As the plan is given it."""
-        lenders = (Lender(id=node, usable={MODEL: self.size}, free={MODEL: free}) for node, free in self.free.items())
+        lenders = [
+            Lender(id=node, usable={MODEL: self.size}, free={MODEL: free}, reservations=self.reserved.get(node, ()))
+            for node, free in self.free.items()
+        ]
         highest = max((course.work.priority for course in self._arrived if course.waits), default=0)
         projects = self.shares()
         over = {share.name for share in projects if share.quota is not None and share.used > share.quota}
         asked = (at_s for course in self._arrived for at_s in course.asked)
         return QueueFleet(
-            nodes=tuple(lenders),
+            nodes=tuple(part for lender in lenders for part in until.lent(lender, None, self.now_s)),
             holders=tuple(self._holder(each, highest, over) for each in self._arrived if each.placed_s is not None),
             preempted=sum(self.now_s - at_s <= HOUR_S for at_s in asked),
             projects=projects,
@@ -277,12 +301,16 @@ class Queue:
         return holder_of(held, now_s)
 
     def _place(self, entry: Entry) -> None:
-        """On the fullest nodes that hold it, whole."""
+        """On the fullest nodes that hold it, whole; on those first that nobody else could use."""
         course = self.courses[entry.job.id]
         work = course.work
-        fit = sorted((free, node) for node, free in self.free.items() if free >= work.of_each)
+        fit = sorted(
+            (not is_own(self.reserved.get(node, ()), work.project, self.now_s), free, node)
+            for node, free in self.free.items()
+            if free >= work.of_each and self.takes(node, entry)
+        )
         assert len(fit) >= work.nodes, f"{work.id} was let start without room"
-        course.places = tuple(node for _, node in fit[: work.nodes])
+        course.places = tuple(node for _, _, node in fit[: work.nodes])
         for node in course.places:
             self.free[node] -= work.of_each
         course.placed_s, course.trains_s = self.now_s, self.now_s + work.start_s

@@ -52,12 +52,12 @@ def list_reservations(request: HttpRequest, query: Query[ReservationFilter]) -> 
     "/reservations",
     summary="Reserve nodes for a project",
     auth=needs(Scope.OPERATE),
-    openapi_extra=describe(rest.Accepted, status=202, body=bodies.Reservation, errors=(404, 409, 415, 422)),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.NewReservation, errors=(404, 409, 415, 422)),
 )
 def reserve(request: HttpRequest) -> HttpResponse:
     """Some nodes, or those that are in a segment now. From its begin until its end jobs of the project alone start
     there, and before it no others that are not expected to be over by then; what runs there stays."""
-    body, actor = bodies.read(request, bodies.Reservation), principal_of(request).name
+    body, actor = bodies.read(request, bodies.NewReservation), principal_of(request).name
     check_nodes(body, "reservation")
     judged(request, body.project, Scope.READ, f"no project {body.project!r}")
 
