@@ -5,7 +5,7 @@ its time or too often. What is first in line starts when it fits. Backfill delay
 moves back while nobody new is ahead of it, and it keeps it; but while somebody yields, who is counted as gone and
 leaves when its save is done, and a head whose project has a quota has no promise. Every job that the fleet and its
 project's quota could hold ends. Where nodes are reserved only who may starts there (the fleet asserts it), the first
-job of a project starts on those of its own whoever is ahead, and heads are promised nothing beyond the next begin or end
+job of a project starts on its own whoever is ahead, and heads are promised nothing beyond the next begin or end
 of a reservation.
 """
 
