@@ -4,12 +4,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Group, User
 
 from controlplane.access.models import AuditEntry
 from controlplane.access.project_models import Project, Visibility
+from controlplane.access.services import create_api_token
 from controlplane.fleet.models import Node, Reservation
 from controlplane.runtime.clock import iso, now
-from tests.integration.api.conftest import make_node
+from tests.integration.api.conftest import Caller, make_node
 
 pytestmark = pytest.mark.django_db
 
@@ -55,14 +57,17 @@ def test_what_is_none_is_refused(caller: Any) -> None:
 
 def test_of_a_private_project_others_see_nodes_and_times_alone_and_cancel_nothing(caller: Any) -> None:
     Project.objects.create(name="secret", visibility=Visibility.PRIVATE, created_by="ada")
-    node, admin, ada = make_node("node-1"), caller("admin"), caller("operate")
-    assert ada.post("/reservations", body("secret", nodes=[node.pk])).status_code == 404
+    node, admin = make_node("node-1"), caller("admin")
+    bob = User.objects.create_user("bob")
+    bob.groups.add(Group.objects.get_or_create(name="operate")[0])
+    bob_calls = Caller(create_api_token(bob, name="bob", scope="operate").secret)
+    assert bob_calls.post("/reservations", body("secret", nodes=[node.pk])).status_code == 404
     made = admin.post("/reservations", body("secret", nodes=[node.pk])).json()["reservation"]
     assert admin.get("/reservations").json()["items"][0]["project"] == "secret"
-    (shown,) = ada.get(f"/reservations?node_id={node.pk}").json()["items"]
+    (shown,) = bob_calls.get(f"/reservations?node_id={node.pk}").json()["items"]
     assert (shown["project"], shown["reason"], shown["who"]) == ("another project", "", "")
     assert [each["name"] for each in shown["nodes"]] == ["node-1"]
-    assert ada.get("/reservations?project=secret").status_code == 404
-    assert ada.post(f"/reservations/{made}:cancel", {"reason": "mine"}).status_code == 404
-    taken = ada.post("/reservations", body(nodes=[node.pk]))
+    assert bob_calls.get("/reservations?project=secret").status_code == 404
+    assert bob_calls.post(f"/reservations/{made}:cancel", {"reason": "mine"}).status_code == 404
+    taken = bob_calls.post("/reservations", body(nodes=[node.pk]))
     assert taken.status_code == 409 and "secret" not in taken.text
