@@ -35,8 +35,8 @@ from tests.unit.policy.builders import (
 CONFIG = PolicyConfig()
 MANY, FEW = (400, 100) if "HOLDFAST_TEST_RELEASE" in os.environ else (100, 25)
 GB = 10**9
-MINE = Reservation(id="rsv_1", project="", from_s=0.0, until_s=1e12)
-OTHERS = Reservation(id="rsv_2", project="vision", from_s=0.0, until_s=1e12)
+MINE = Reservation(id="rsv_1", project="", from_s=0.0, until_s=4e9)
+OTHERS = Reservation(id="rsv_2", project="vision", from_s=0.0, until_s=4e9)
 SEGMENTS = st.sampled_from(["", "", "a", "b", "c"])
 
 

@@ -116,7 +116,7 @@ def test_why_it_waits_says_for_whom_devices_are_reserved_and_until_when() -> Non
 
 
 def test_placement_takes_its_own_nodes_first_and_where_the_plan_says_so_no_others() -> None:
-    own = Reservation(id="rsv_1", project="vision", from_s=0.0, until_s=1e12)
+    own = Reservation(id="rsv_1", project="vision", from_s=0.0, until_s=4e9)
     other = msgspec.structs.replace(own, project="speech")
     nodes = (node(0), node(1, reservations=(other,)), node(2, reservations=(own,)))
     world = change(pending(), job=job(state=JobState.PENDING, project="vision"), nodes=nodes)
