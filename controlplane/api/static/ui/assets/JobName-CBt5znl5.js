@@ -1,1 +1,0 @@
-import{U as e,t,tt as n}from"./paths-Cl5OX4bg.js";import"./index-Br4IbEcb.js";var r=n();function i({job:n}){return n.id===`unseen`?(0,r.jsx)(r.Fragment,{children:n.name}):(0,r.jsx)(e,{to:t.job(n.id),children:n.name})}export{i as t};
