@@ -24,6 +24,7 @@ def found_in(seed: int) -> tuple[int, Counter[str], tuple[str, ...]]:
         "of these within a project for its quota alone": watch.within,
         "starts on what others lend": watch.borrows,
         "starts before one that waits, by their time limit": watch.limited,
+        "starts on reserved nodes alone, past others": watch.alone,
     }
     return seed, Counter(happened), tuple(watch.violations)
 

@@ -21,6 +21,7 @@ from controlplane.api.routers import (
     ranks,
     recovery,
     requests,
+    reservations,
     series,
     session,
     shadow,
@@ -53,6 +54,7 @@ def build() -> NinjaAPI:
         installation,
         series,
         windows,
+        reservations,
         demo,
     ):
         api.add_router("", module.router)

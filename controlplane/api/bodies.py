@@ -61,6 +61,12 @@ class Maintenance(WindowOfNode, frozen=True, kw_only=True):
     segment: Annotated[str, Meta(max_length=63)] = ""
 
 
+class NewReservation(Maintenance, frozen=True, kw_only=True):
+    """Which nodes are the project's own, from when until when."""
+
+    project: Annotated[str, Meta(min_length=1, max_length=63)]
+
+
 class EvictReplica(Body, frozen=True, kw_only=True):
     """Which replica slot, and why."""
 

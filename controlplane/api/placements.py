@@ -4,6 +4,7 @@ from typing import Any
 
 from controlplane.access.rights import Rights
 from controlplane.jobs.models import Job
+from controlplane.policy import leaving, reserved
 from controlplane.policy.errors import PolicyError
 from controlplane.policy.layout import plan_layout
 from controlplane.policy.placement import Pool, build_pool, of_type, place_gang
@@ -13,6 +14,7 @@ from controlplane.protocol.spec import JobSpec, TrainSpec, ranks_per_replica
 from controlplane.recovery import load_queue
 from controlplane.recovery.load_nodes import node_facts
 from controlplane.recovery.load_queue import NOBODY
+from controlplane.runtime.clock import now_s
 
 
 def try_placement(spec: JobSpec, rights: Rights) -> tuple[list[dict[str, Any]] | None, str]:
@@ -21,9 +23,18 @@ def try_placement(spec: JobSpec, rights: Rights) -> tuple[list[dict[str, Any]] |
     place = load_queue.place_of_new(spec, rights)
     if place is not None and not place.may_start:
         return None, place.sentence
-    nodes = node_facts(Job(id=NOBODY, name=spec.metadata.name))
+    project, moment_s = spec.metadata.project, now_s()
+    nodes = node_facts(Job(id=NOBODY, name=spec.metadata.name, project=project))
     names = {node.id: node.name for node in nodes}
-    pool = build_pool(of_type(nodes, spec.spec.resources.gpu_type), job_id=NOBODY)
+    over_s = load_queue.demand_of_new(spec.spec).over_s
+    own = {node.id for node in nodes if reserved.is_own(node.reservations, project, moment_s)}
+    open_nodes = [
+        node
+        for node in nodes
+        if leaving.takes(node, over_s, moment_s) and reserved.takes(node.reservations, project, over_s, moment_s)
+        if node.id in own or place is None or not place.alone
+    ]
+    pool = build_pool(of_type(open_nodes, spec.spec.resources.gpu_type), job_id=NOBODY, alone=own)
     try:
         gang = _gang(spec.spec, pool)
     except PolicyError as error:

@@ -24,6 +24,7 @@ from controlplane.cli.commands import (
     recovery,
     replay,
     request,
+    reservation,
     shadow,
     window,
 )
@@ -44,7 +45,8 @@ app = typer.Typer(
 )
 for name, group in (
     ("job", job_parts.app), ("rank", rank.app), ("node", fleet.node), ("gpu", fleet.gpu),
-    ("breaker", breaker.app), ("window", window.app), ("incident", recovery.incident), ("decision", recovery.decision),
+    ("breaker", breaker.app), ("window", window.app), ("reservation", reservation.app),
+    ("incident", recovery.incident), ("decision", recovery.decision),
     ("request", request.app), ("policy", policy.app), ("project", project.app),
     ("audit", audit.app), ("token", account.token), ("join-token", join_token.app), ("import", imports.app),
 ):  # fmt: skip

@@ -86,6 +86,26 @@ class KnownEnd(models.Model):
         indexes = [models.Index(fields=["leaves_at"], condition=Q(over_at=None), name="known_end_holds")]
 
 
+class Reservation(models.Model):
+    """`nodes` are `project`'s own from `starts_at` until `ends_at`, as `who` has set (`fleet.reservations` writes it).
+    `over_at`: since when it was cancelled; None: it holds. A node is reserved once at a time."""
+
+    id = models.CharField(primary_key=True, max_length=32)
+    project = models.CharField(max_length=63)
+    nodes = models.ManyToManyField(Node, related_name="reservations")
+    starts_at = models.DateTimeField()
+    ends_at = models.DateTimeField()
+    reason = models.TextField()
+    who = models.CharField(max_length=200)
+    said_at = models.DateTimeField()
+    over_at = models.DateTimeField(null=True)
+    over_by = models.TextField(blank=True, default="")
+
+    class Meta:
+        # Few hold at a time, and each load asks for them.
+        indexes = [models.Index(fields=["ends_at"], condition=Q(over_at=None), name="reservation_holds")]
+
+
 class NodeLife(models.Model):
     """One journal of one boot that spoke with a node's key. Boot ids never come back after another
     one: a life that does is a second machine. `barred`: it was told to stay away."""

@@ -152,6 +152,7 @@ def parted(snapshot: JobSnapshot) -> tuple[JobSnapshot, Answer]:
     others: list[NodeFact] = []
     for node in snapshot.nodes:
         matters = node.id in own or node.warm or node.unhealthy or node.reserved_for == job.id or node.end is not None
+        matters = matters or bool(node.reservations)
         waits = any(device.reset_wanted_s is not None for device in node.devices)
         (mine if matters or waits or node.warm_asked_s is not None else others).append(node)
     suspect = {*(snapshot.suspect_nodes or ())}

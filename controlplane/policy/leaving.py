@@ -7,10 +7,11 @@ that carry it out and with placement. Pure; it orders nothing.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from controlplane.policy import time_limit
+from controlplane.policy import reserved, reserved_words, time_limit
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import live_replicas, node_name
 from controlplane.policy.known_end import KnownEnd
+from controlplane.policy.placement import PLACEABLE
 from controlplane.policy.prices import times_of
 from controlplane.policy.snapshot import JobSnapshot, NodeFact, ReplicaFact
 from controlplane.policy.timeouts import grace_needed_s
@@ -95,10 +96,28 @@ def takes(node: NodeFact, over_s: float | None, now_s: float) -> bool:
 
 
 def closed(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[str, ...]:
-    """Ids of nodes that leave before anything that is started there now is expected to be over."""
-    ends = [node for node in snapshot.nodes if node.end is not None]
-    expected_s = over_s(snapshot, config) if ends else None
-    return tuple(node.id for node in ends if not takes(node, expected_s, snapshot.now_s))
+    """Ids of nodes that leave, or are reserved for another project, before anything that is started there now is
+    expected to be over."""
+    ends = [node for node in snapshot.nodes if node.end is not None or node.reservations]
+    expected_s, project, now_s = over_s(snapshot, config) if ends else None, snapshot.job.project, snapshot.now_s
+    return tuple(
+        node.id
+        for node in ends
+        if not takes(node, expected_s, now_s) or not reserved.takes(node.reservations, project, expected_s, now_s)
+    )
+
+
+def kept_words(snapshot: JobSnapshot, config: PolicyConfig) -> str:
+    """Free devices that the job cannot have, as their nodes are reserved for others: how many, for whom, until when; ""
+    for none. A sentence, behind others."""
+    away, project, now_s = {*closed(snapshot, config)}, snapshot.job.project, snapshot.now_s
+    found: dict[str, reserved_words.Kept] = {}
+    for node in snapshot.nodes:
+        first = reserved.against(node.reservations, project, now_s) if node.id in away else None
+        free = sum(device.free and device.healthy for device in node.devices)
+        if first is not None and free and node.state in PLACEABLE and node.connected:
+            reserved_words.count(found, first, free)
+    return reserved_words.kept_words(found.values(), now_s)
 
 
 def words(snapshot: JobSnapshot, node: NodeFact, end: KnownEnd) -> str:

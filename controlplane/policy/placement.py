@@ -5,7 +5,8 @@ NVLink); else in one segment (an NVLink domain or a block of the network, as age
 when one can hold it; else it takes as few segments as it can. No tensor parallel group is
 divided over nodes for the sake of a segment. Segments are a preference: what can be placed
 without them can be placed with them. Warm nodes come first, so that a spare that is already
-up is used before a cold one, and among equals one near the replica's old place; degraded
+up is used before a cold one, and among equals one near the replica's old place; before all of them come those that are
+reserved for the job's project, which nobody else could use; degraded
 nodes come last but for those that have said nothing lately: their link may be half open. A first attempt has the
 shape that was asked for (`Pool.shaped`): so many devices on each of so many nodes.
 """
@@ -105,6 +106,7 @@ class Offer(NamedTuple):
 
     quiet: bool
     worn: bool
+    shared: bool
     cold: bool
     foreign: bool
     node_id: str
@@ -120,6 +122,7 @@ def build_pool(
     use_reserved: bool = True,
     near: Iterable[str] = (),
     fresh_s: float = math.inf,
+    alone: Collection[str] = (),
 ) -> Pool:
     """Devices of `nodes` that `job_id` may be placed on now: see `offers_of` and `ordered`."""
     segments = {node.id: node.segment for node in nodes if node.segment}
@@ -130,6 +133,7 @@ def build_pool(
         excluded=by_node(excluded),
         use_reserved=use_reserved,
         fresh_s=fresh_s,
+        alone=alone,
     )
     return ordered(offers, segments, near)
 
@@ -150,13 +154,14 @@ def offers_of(
     excluded: Mapping[str, Collection[int]],
     use_reserved: bool = True,
     fresh_s: float = math.inf,
+    alone: Collection[str] = (),
 ) -> tuple[Offer, ...]:
     """What each of `nodes` lends, if anything; `own` and `excluded` are device indices by node.
 
     `own` are held by processes of this job that end before the new ones start, so they
     count as free; `excluded` are held by its live ranks, or suspected. A
-    node reserved for another job lends none, one reserved for this job only if
-    `use_reserved`. One that is silent for longer than `fresh_s`
+    node that is another job's spare lends none, one that is this job's only if
+    `use_reserved`. `alone`: ids of nodes that its project has for itself. One that is silent for longer than `fresh_s`
     seconds is used after all that speak, however warm it is.
     """
     found = []
@@ -175,7 +180,8 @@ def offers_of(
         quiet = node.silent_s is not None and node.silent_s > fresh_s
         if devices:
             worn = node.state is NodeState.DEGRADED
-            found.append(Offer(quiet, worn, not node.warm, not ours, node.id, tuple(sorted(devices))))
+            shared = node.id not in alone
+            found.append(Offer(quiet, worn, shared, not node.warm, not ours, node.id, tuple(sorted(devices))))
     return tuple(found)
 
 
@@ -190,9 +196,9 @@ def ordered(
     where what is placed was before) are preferred."""
     home = {segments[node_id] for node_id in near if segments.get(node_id)}
 
-    def rank(offer: Offer) -> tuple[bool, bool, bool, bool, bool, str]:
+    def rank(offer: Offer) -> tuple[bool, bool, bool, bool, bool, bool, str]:
         away = segments.get(offer.node_id, "") not in home
-        return offer.quiet, offer.worn, offer.cold, away, offer.foreign, offer.node_id
+        return offer.quiet, offer.worn, offer.shared, offer.cold, away, offer.foreign, offer.node_id
 
     nodes = tuple((o.node_id, o.devices) for o in sorted(offers, key=rank))
     return Pool(nodes=nodes, segments=segments, unlisted=unlisted or {})

@@ -14,7 +14,9 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import node_of, nodes_of, signals_of
 from controlplane.policy.once import per_pass, per_snapshot
 from controlplane.policy.placement import Offer, Pool, Slot, by_node, of_type, offers_of, ordered
+from controlplane.policy.reserved import is_own
 from controlplane.policy.snapshot import LIVE_REPLICA, JobSnapshot, NodeFact, ReplicaFact, SignalFact
+from controlplane.protocol.states import QUEUED_JOB
 
 
 def pool_for(
@@ -72,7 +74,7 @@ def _open_to(
     lent = _lent(snapshot, config) if use_reserved else _lent_unreserved(snapshot, config)
     offers = [offer for offer in lent if offer.node_id not in homes]
     offers += _offers(snapshot, config, homes, leaving=leaving, use_reserved=use_reserved)
-    return offers
+    return [offer for offer in offers if offer.node_id in alone(snapshot)] if _kept_in(snapshot) else offers
 
 
 def _closed(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[str, ...]:
@@ -83,7 +85,19 @@ def _closed(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[str, ...]:
 
 
 def _unlisted(snapshot: JobSnapshot) -> Mapping[str, int]:
-    return snapshot.elsewhere.free_devices if snapshot.elsewhere is not None else {}
+    return snapshot.elsewhere.free_devices if snapshot.elsewhere is not None and not _kept_in(snapshot) else {}
+
+
+def _kept_in(snapshot: JobSnapshot) -> bool:
+    """It passes others in the queue because it starts where nobody else could."""
+    return snapshot.queue is not None and snapshot.queue.alone and snapshot.job.state in QUEUED_JOB
+
+
+@per_snapshot
+def alone(snapshot: JobSnapshot) -> frozenset[str]:
+    """Ids of the nodes that are reserved for the job's project now."""
+    project, now_s = snapshot.job.project, snapshot.now_s
+    return frozenset(n.id for n in snapshot.nodes if n.reservations and is_own(n.reservations, project, now_s))
 
 
 def why_none(snapshot: JobSnapshot, words: str) -> str:
@@ -127,6 +141,7 @@ def _offers(
         excluded=excluded,
         use_reserved=use_reserved,
         fresh_s=config.fresh_s,
+        alone=alone(snapshot),
     )
 
 

@@ -21,6 +21,7 @@ from controlplane.policy.known_end import KnownEnd
 from controlplane.policy.queue.place import QueuePlace
 from controlplane.policy.recommendation import Recommendation
 from controlplane.policy.request_facts import RequestFact
+from controlplane.policy.reserved import Reservation
 from controlplane.protocol.bounds import JobEnd
 from controlplane.protocol.membership import Flush, Install, MemberRole, View
 from controlplane.protocol.spec import Parallelism, TrainSpec
@@ -150,7 +151,7 @@ class NodeFact(_Fact):
     this job's rank host is already up there. `warmed_s`, `warm_asked_s`: server times at which that was last done and
     last asked for as a spare (None: never). `reserved_for` the job whose spare it is. `unhealthy`: which of its agent's
     checks fail, "" for none; nothing is started there until they pass. `segment`: nodes of the same one are near each
-    other. `end`: when it is known to leave, or to be back (`policy.leaving`); None: nobody knows of an end."""
+    other. `end`: when it is known to leave, or to be back (`policy.leaving`; None: nobody knows); `reservations`."""
 
     id: str
     name: str
@@ -165,6 +166,7 @@ class NodeFact(_Fact):
     unhealthy: str = ""
     segment: str = ""
     end: KnownEnd | None = None
+    reservations: tuple[Reservation, ...] = ()
 
 
 class BarFact(_Fact):
@@ -290,6 +292,7 @@ class JobFact(_Fact):
     past_lives: dict[int, int] = {}
     env_opens: bool = True
     parked_by: str = ""
+    project: str = ""
 
 
 class JobSnapshot(_Fact, dict=True):

@@ -22,7 +22,8 @@ class TimeClass(StrEnum):
 
 
 class CauseKind(StrEnum):
-    """Who or what a second is due to. NONE: nothing has to be explained (it trained, or nobody asked for it)."""
+    """Who or what a second is due to. NONE: nothing has to be explained (it trained, or nobody asked for it).
+    RESERVATION: it was free for the jobs of one project alone."""
 
     NONE = ""
     INCIDENT = "incident"
@@ -30,3 +31,4 @@ class CauseKind(StrEnum):
     JOB = "job"
     PERSON = "person"
     NODE = "node"
+    RESERVATION = "reservation"

@@ -5,7 +5,7 @@ only where a finding accuses one.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from django.db.models import Count, Q
@@ -13,16 +13,20 @@ from msgspec.structs import replace
 
 from controlplane.access.rights import Rights
 from controlplane.fleet.models import Device, Node
+from controlplane.fleet.reservations import by_node
 from controlplane.jobs.models import Job, Rank
 from controlplane.jobs.seen import UNSEEN_ID
 from controlplane.policy.placement import PLACEABLE
-from controlplane.policy.queue.capacity import Condition, Share, Tally, by_segment, total
+from controlplane.policy.queue.capacity import Condition, Share, Tally, by_segment, tally, total
 from controlplane.policy.queue.ends import Ending, ending
 from controlplane.policy.queue.rows import Holder
 from controlplane.policy.queue.until import is_window
+from controlplane.policy.reserved import ANOTHER, Reservation
+from controlplane.policy.reserved_words import Kept, count
 from controlplane.protocol.states import NodeState
 from controlplane.recovery import load_lenders, load_queue, signals, stakes
 from controlplane.recovery.load_devices import NODES_A_QUERY
+from controlplane.recovery.queue_view import reserved_devices
 from controlplane.recovery.unseen import PRIVATE, as_seen_by
 from controlplane.runtime.clock import from_s, iso, now_s
 from controlplane.runtime.events import newest_seq
@@ -45,9 +49,12 @@ def capacity(rights: Rights) -> Json:
     seq, moment_s = newest_seq(), now_s()
     _, fleet = as_seen_by(rights, (), load_queue.load_fleet())
     holders = tuple(each for each in fleet.holders if not is_window(each.id))
-    found = by_segment(shares())
+    kept = _running(rights, moment_s)
+    listed = list(shares(kept))
+    found = by_segment(share for _, share in listed)
     types = [_type(model, segments) for model, segments in found.items()]
     types.sort(key=lambda each: (-each["counts"]["devices"], each["gpu_type"]))
+    reserved = _reserved(listed, kept)
     ends, whole = ending(holders, moment_s), stakes.yielding()
     to = {job_id: urgent for job_id, (urgent, _) in stakes.giving().items()} | whole
     yields = [each for each in holders if each.id in whole or (each.id in to and each.gives)]
@@ -55,7 +62,7 @@ def capacity(rights: Rights) -> Json:
         "as_of_seq": seq,
         "at": iso(from_s(moment_s)),
         "waiting": load_queue.waiting_count(),
-        "counts": _counts(total(tally for segments in found.values() for tally in segments.values())),
+        "counts": _counts(total(each for segments in found.values() for each in segments.values())),
         "types": types[:TYPES],
         "types_left_out": max(0, len(types) - TYPES),
         "ends": [_end(end) for end in ends[:LISTED]],
@@ -63,11 +70,13 @@ def capacity(rights: Rights) -> Json:
         "ends_unknown": sum(not each.leaves and each.ends_s is None for each in holders),
         "yields": _yields(rights, yields[:LISTED], to, whole),
         "yields_count": len(yields),
+        "reserved": [reserved_devices(each) for each in reserved[:LISTED]],
+        "reserved_count": len(reserved),
     }
 
 
-def shares() -> Iterator[Share]:
-    """The devices of every node that was not removed, by model."""
+def shares(kept: Mapping[str, Reservation]) -> Iterator[tuple[str, Share]]:
+    """The devices of every node that was not removed, by model, each with its node's id. `kept`: which are reserved."""
     silent, named = load_lenders.accused()
     out = silent | signals.node_checks().keys()
     spare = set(SpareReservation.objects.order_by().values_list("device__node_id", flat=True).distinct())
@@ -81,15 +90,33 @@ def shares() -> Iterator[Share]:
         in_use, used_and_good = held.get((node_id, model), (0, 0))
         in_use = min(in_use, number)
         unfit = (number - good) - (in_use - used_and_good) + accused.get((node_id, model), 0)
-        yield Share(
+        share = Share(
             model=model,
             segment=segment,
-            condition=Condition.DOWN if down else _condition(state, spare=node_id in spare),
+            condition=Condition.DOWN if down else _condition(state, spare=node_id in spare, kept=node_id in kept),
             devices=number,
             in_use=in_use,
             # The queries are not of one moment: what changed between two of them is in one class all the same.
             unfit=max(0, min(unfit, number - in_use)),
         )
+        yield node_id, share
+
+
+def _running(rights: Rights, now_s: float) -> Mapping[str, Reservation]:
+    """By node the reservation that runs, as these rights may know of it."""
+    found = {node_id: each for node_id, its in by_node().items() for each in its if each.runs(now_s)}
+    return {
+        node_id: each if rights.sees(each.project) else replace(each, shown=ANOTHER) for node_id, each in found.items()
+    }
+
+
+def _reserved(shares: Iterable[tuple[str, Share]], kept: Mapping[str, Reservation]) -> list[Kept]:
+    """Of each reservation that runs how many devices are free, which ends first first."""
+    found: dict[str, Kept] = {}
+    for node_id, share in shares:
+        if node_id in kept:
+            count(found, kept[node_id], tally(share).reserved)
+    return sorted(found.values(), key=lambda each: (each.reservation.until_s, each.reservation.id))
 
 
 def _nodes(rows: Any, out: set[str]) -> Iterator[tuple[str, str, str, bool]]:
@@ -100,14 +127,14 @@ def _nodes(rows: Any, out: set[str]) -> Iterator[tuple[str, str, str, bool]]:
         yield node_id, segment, state, down
 
 
-def _condition(state: str, *, spare: bool) -> Condition:
+def _condition(state: str, *, spare: bool, kept: bool) -> Condition:
     if state == NodeState.DRAINING:
         return Condition.DRAINING
     if state == NodeState.CORDONED:
         return Condition.CORDONED
     if state not in PLACEABLE:
         return Condition.DOWN
-    return Condition.SPARE if spare else Condition.OPEN
+    return Condition.SPARE if spare else Condition.RESERVED if kept else Condition.OPEN
 
 
 _GOOD = Q(healthy=True, present=True)
@@ -141,13 +168,13 @@ def _type(model: str, segments: Mapping[str, Tally]) -> Json:
     return {
         "gpu_type": model,
         "counts": _counts(total(segments.values())),
-        "segments": [{"segment": name, "counts": _counts(tally)} for name, tally in listed],
+        "segments": [{"segment": name, "counts": _counts(its)} for name, its in listed],
         "left_out": len(segments) - len(listed),
     }
 
 
-def _counts(tally: Tally) -> Json:
-    return {name: getattr(tally, name) for name in tally.__struct_fields__}
+def _counts(its: Tally) -> Json:
+    return {name: getattr(its, name) for name in its.__struct_fields__}
 
 
 def _end(end: Ending) -> Json:

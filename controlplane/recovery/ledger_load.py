@@ -1,5 +1,6 @@
 """The ledger's facts of a window, from its rows: a dozen queries, whatever the window. Writes nothing."""
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -8,10 +9,11 @@ from typing import Any
 
 from django.db.models import Max, Q, QuerySet
 
+from controlplane.fleet.models import Reservation
 from controlplane.jobs.models import Job
 from controlplane.jobs.numbers import ENDED, began_s
 from controlplane.jobs.several import JobRate, rates
-from controlplane.policy.ledger.facts import Cause, Facts, Hold, JobFacts, Run, Standing, Turn
+from controlplane.policy.ledger.facts import Cause, Facts, Hold, JobFacts, Reserved, Run, Standing, Turn
 from controlplane.protocol.ledger import CauseKind
 from controlplane.protocol.states import LIVE_INCIDENT, JobState, RequestKind, RequestState
 from controlplane.recovery.ledger_causes import of_request
@@ -74,6 +76,7 @@ def load(scope: Scope, since_s: float, until_s: float, *, judged_s: float) -> Fa
         holds=tuple(holds),
         turns=_turns({hold.replica for hold in holds}),
         standings=tuple(_standings(scope, holds, since_s, until_s)),
+        reserved=tuple(_reserved(scope, since_s, until_s)),
     )
 
 
@@ -151,6 +154,22 @@ def _standings(scope: Scope, holds: Iterable[Hold], since_s: float, until_s: flo
             node=node, from_s=at_s, until_s=end_s, devices=devices, down=down, cordoned=cordoned, spare=spare,
             unseen=unseen, cause=_cause(*cause),
         )  # fmt: skip
+
+
+def _reserved(scope: Scope, since_s: float, until_s: float) -> Iterable[Reserved]:
+    """Of each node that was reserved, from when that was set until it was over."""
+    if not scope.whole:
+        return
+    rows = Reservation.nodes.through.objects.filter(reservation__starts_at__lt=from_s(until_s))
+    rows = rows.filter(reservation__ends_at__gt=from_s(since_s), **({"node": scope.node} if scope.node else {}))
+    times = ("starts_at", "ends_at", "said_at", "over_at")
+    names = ("node_id", "reservation_id", *(f"reservation__{name}" for name in times))
+    steps: list[Any] | None = None
+    for node, pk, starts_at, ends_at, said_at, over_at in rows.values_list(*names):
+        steps = windows.known() if steps is None else steps
+        first_s = max(starts_at.timestamp(), windows.present(said_at, steps).timestamp())
+        over_s = math.inf if over_at is None else windows.present(over_at, steps).timestamp()
+        yield Reserved(node, first_s, max(first_s, min(ends_at.timestamp(), over_s)), pk)
 
 
 def _jobs(ids: Collection[str]) -> Iterable[JobFacts]:

@@ -7,9 +7,10 @@ from typing import Any, Literal
 import msgspec
 from django.conf import settings
 
-from controlplane.fleet.models import Node
+from controlplane.fleet.models import Node, Reservation
 from controlplane.jobs.models import Job
 from controlplane.policy.ledger.account import Account, Key, account
+from controlplane.policy.reserved import ANOTHER
 from controlplane.protocol.ledger import CauseKind, TimeClass
 from controlplane.recovery import ledger_pass
 from controlplane.recovery.ledger_failures import failures
@@ -115,7 +116,7 @@ def _rows(amounts: dict[Key, float], by: By, found: Account, only: Only) -> list
             name = (CauseKind.JOB.value, job.job)
             if job.queued_gpu_s and name not in unseen and name not in sums:
                 sums[name] = {}
-    labels, rows = _labels(sums.keys(), by), []
+    labels, rows = _labels(sums.keys(), by) | _reserved(sums.keys(), only), []
     for (kind, name), classes in sums.items():
         amount, of_job = sum(classes.values()), jobs.get(name) if by == "job" else None
         rows.append(
@@ -155,6 +156,16 @@ def _name(key: Key, by: By) -> tuple[str, str]:
             return (CauseKind.JOB.value, key.job) if key.job else (CauseKind.NONE.value, FREE)
         case "node":
             return CauseKind.NODE.value, key.node
+
+
+def _reserved(names: Iterable[tuple[str, str]], only: Only) -> dict[tuple[str, str], str]:
+    """For whom nodes were reserved; of projects that are not seen without their names."""
+    ids = [name for kind, name in names if kind == CauseKind.RESERVATION]
+    found = {(CauseKind.RESERVATION.value, pk): f"reserved for {ANOTHER}" for pk in ids}
+    for some in batched(ids, A_QUERY):
+        for pk, project in Reservation.objects.filter(only("project"), pk__in=some).values_list("pk", "project"):
+            found[CauseKind.RESERVATION.value, pk] = f"reserved for project {project}"
+    return found
 
 
 def _labels(names: Iterable[tuple[str, str]], by: By) -> dict[tuple[str, str], str]:

@@ -148,6 +148,7 @@ def _job_fact(job: Job) -> facts.JobFact:
         ahead=msgspec.convert(job.ahead, facts.AheadFact, str_keys=True),
         env_opens=environment.opens(job),
         parked_by=job.parked_by,
+        project=job.project,
     )
 
 

@@ -9,6 +9,7 @@ from django.db.models import Count, Q
 
 from controlplane.changes.assembly.queue import usable_and_free
 from controlplane.fleet.models import Device, Node
+from controlplane.fleet.reservations import ByNode
 from controlplane.policies import selectors as policies
 from controlplane.policy import findings
 from controlplane.policy.known_end import KnownEnd
@@ -26,9 +27,11 @@ from controlplane.runtime.pieces import batched
 SILENT = "node_silent"
 
 
-def lenders(used: Mapping[str, int], reserved: Mapping[str, str], leave: Mapping[str, KnownEnd]) -> Iterable[Lender]:
+def lenders(
+    used: Mapping[str, int], reserved: Mapping[str, str], leave: Mapping[str, KnownEnd], kept: ByNode
+) -> Iterable[Lender]:
     """What each node would lend to a job that has nothing there, and what it would if nobody held any of it. One that
-    is away may be off: it lends when it is back."""
+    is away may be off: it lends when it is back. `kept`: which are reserved for projects."""
     moment_s = now_s()
     away = {node_id for node_id, end in leave.items() if is_away(end, moment_s)}
     silent, named = accused()
@@ -47,7 +50,13 @@ def lenders(used: Mapping[str, int], reserved: Mapping[str, str], leave: Mapping
         else:
             free = good if not used.get(node_id, 0) else {}
         owner = reserved.get(node_id, "")
-        lender = Lender(id=node_id, usable=good, free={} if owner else free, reserved_for=owner)
+        lender = Lender(
+            id=node_id,
+            usable=good,
+            free={} if owner else free,
+            reserved_for=owner,
+            reservations=kept.get(node_id, ()),
+        )
         yield from until.lent(lender, leave.get(node_id), moment_s)
 
 

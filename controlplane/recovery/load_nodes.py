@@ -13,7 +13,7 @@ from controlplane.changes.assembly import nodes
 from controlplane.changes.assembly import rows as rowtypes
 from controlplane.changes.assembly.rows import Hosts, Known
 from controlplane.dispatch.models import Command
-from controlplane.fleet import ends
+from controlplane.fleet import ends, reservations
 from controlplane.fleet.models import Device, Node
 from controlplane.jobs.models import Job, Replica
 from controlplane.policy.snapshot import NodeFact
@@ -34,21 +34,22 @@ def node_facts(job: Job | None, *, only: Collection[str] | None = None) -> tuple
     """The fleet as this job may use it (None: as it is), by node id; `only` these nodes of it."""
     hosts = _hosts(job) if job is not None else Hosts()
     known = Known(hosts=hosts, reserved=_reserved(only), unhealthy=signals.node_checks())
+    kept = _kept(job)
     if only is None or len(only) > MANY_NODES:
-        return _facts(known, only)
-    return tuple(node for some in batched(sorted(only), NODES_A_QUERY) for node in _facts(known, some))
+        return _facts(known, only, kept)
+    return tuple(node for some in batched(sorted(only), NODES_A_QUERY) for node in _facts(known, some, kept))
 
 
 def own_facts(job: Job, named: Collection[str]) -> tuple[NodeFact, ...]:
     """The nodes that matter to the job whatever it asks, by id: these, those where something of it is or was
-    warm, its spares, those of which something is wanted or found, and those that leave."""
+    warm, its spares, those of which something is wanted or found, those that leave, and those that are reserved."""
     hosts = _hosts(job)
     unhealthy = signals.node_checks()
     spares = set(SpareReservation.objects.filter(job=job).values_list("device__node_id", flat=True))
     resets = set(Device.objects.filter(reset_wanted_at__isnull=False).values_list("node_id", flat=True))
-    leaving = ends.first_by_node()
-    only = {*named, *nodes.hosts_up(hosts, now_s()), *hosts.asked, *unhealthy, *spares, *resets, *leaving}
-    return _facts(Known(hosts=hosts, reserved=_reserved(only), unhealthy=unhealthy), only)
+    leaving, kept = ends.first_by_node(), _kept(job)
+    only = {*named, *nodes.hosts_up(hosts, now_s()), *hosts.asked, *unhealthy, *spares, *resets, *leaving, *kept}
+    return _facts(Known(hosts=hosts, reserved=_reserved(only), unhealthy=unhealthy), only, kept)
 
 
 def _reserved(only: Collection[str] | None) -> Mapping[str, str]:
@@ -59,7 +60,12 @@ def _reserved(only: Collection[str] | None) -> Mapping[str, str]:
     return dict(rows.values_list("device__node_id", "job_id"))
 
 
-def _facts(known: Known, only: Collection[str] | None) -> tuple[NodeFact, ...]:
+def _kept(job: Job | None) -> reservations.ByNode:
+    """What is reserved for projects, as this job's may know of others; of no job's concern, nothing."""
+    return reservations.seen_from(job.project, reservations.by_node()) if job is not None else {}
+
+
+def _facts(known: Known, only: Collection[str] | None, kept: reservations.ByNode) -> tuple[NodeFact, ...]:
     known_ends = ends.first_by_node(only if only is None or len(only) <= NODES_A_QUERY else None)
     heard, clock = health_gate.silent_by_node() or {}, health_gate.clock_step()
     rows = of_nodes(Node.objects.filter(revoked_at=None).order_by("id"), "pk", only)
@@ -75,6 +81,7 @@ def _facts(known: Known, only: Collection[str] | None) -> tuple[NodeFact, ...]:
             misses_events=before_deaf is not None,
             segment=segment,
             end=ends.known(known_ends[node_id]) if node_id in known_ends else None,
+            reservations=kept.get(node_id, ()),
         )
         for node_id, name, state, before_deaf, connected, since, segment in rows.values_list(*columns)
         if only is None or node_id in only

@@ -22,7 +22,7 @@ from controlplane.changes.assembly.queue import (
     uncounted,
     used_by_project,
 )
-from controlplane.fleet import ends
+from controlplane.fleet import ends, reservations
 from controlplane.jobs import environment
 from controlplane.jobs.models import Attempt, Job, JobPace, Rank, Replica
 from controlplane.policies import selectors as policies
@@ -74,7 +74,7 @@ def _outranks(job: Job) -> bool:
     return Job.objects.filter(state=JobState.RUNNING, priority__lt=job.priority).exists()
 
 
-def place_of_new(document: JobSpec, rights: Rights = EVERYTHING) -> QueuePlace | None:
+def placedemand_of_new(document: JobSpec, rights: Rights = EVERYTHING) -> QueuePlace | None:
     """Where a job of this spec would stand if it were submitted now, told to these rights; None: no job waits."""
     queue = waiting()
     if not queue and not any_quota():
@@ -84,7 +84,7 @@ def place_of_new(document: JobSpec, rights: Rights = EVERYTHING) -> QueuePlace |
         name=document.metadata.name,
         priority=document.spec.scheduling.priority,
         submitted_s=now_s(),
-        demand=_of_new(document.spec),
+        demand=demand_of_new(document.spec),
         project=document.metadata.project,
         preemptible=document.spec.scheduling.preemptible,
         limit_s=limited_s(document.spec.scheduling.time_limit_s, None, now_s()),
@@ -94,7 +94,8 @@ def place_of_new(document: JobSpec, rights: Rights = EVERYTHING) -> QueuePlace |
     return place_in(schedule(queue, fleet, config(), now_s()), NOBODY)
 
 
-def _of_new(spec: TrainSpec) -> Demand:
+def demand_of_new(spec: TrainSpec) -> Demand:
+    """What a job that was submitted now would take."""
     limit_s = spec.scheduling.time_limit_s
     expected_s = over_s(now_s(), limit_s=limit_s, begun_s=None, left=spec.training.steps, recent=())
     return msgspec.structs.replace(first_demand(spec), over_s=expected_s)
@@ -134,7 +135,7 @@ def waiting() -> list[Pending]:
     rows = [row for row in found if row[0] in kept]
     placed = _end_codes()
     held = _held_up(placed, [job_id for job_id, *_ in rows if kept[job_id].has_env])
-    over = _over({job_id: kept[job_id] for job_id, *_ in rows}, placed) if ends.holding().exists() else {}
+    over = _over({job_id: kept[job_id] for job_id, *_ in rows}, placed) if _ends_count() else {}
     return [
         Pending(
             id=job_id,
@@ -163,7 +164,7 @@ def load_fleet(queue: Iterable[Pending] = ()) -> QueueFleet:
     rows, suffered = [*held, *(_Here(*row) for row in spares)], stakes.preempted()
     holders = tuple(_holders(rows, outranked=highest, borrowers=borrowers, suffered=suffered))
     leave = {node_id: ends.known(row) for node_id, row in ends.first_by_node().items()}
-    lent = tuple(lenders(_by_node(held), reserved, leave))
+    lent = tuple(lenders(_by_node(held), reserved, leave, reservations.by_node()))
     holders += until.returning(lent, leave)
     return QueueFleet(nodes=lent, holders=holders, preempted=sum(suffered.values()), projects=projects)
 
@@ -300,8 +301,13 @@ def _end_codes() -> Mapping[str, list[tuple[str, float]]]:
     return found
 
 
+def _ends_count() -> bool:
+    """Some node is known to leave, or is reserved: who is over before may start there."""
+    return ends.holding().exists() or reservations.holding().exists()
+
+
 def _over(jobs: Mapping[str, Kept], placed: Mapping[str, list[tuple[str, float]]]) -> Mapping[str, float | None]:
-    """When each is expected to be over; asked only while some node is known to leave."""
+    """When each is expected to be over; asked only while that counts."""
     paces = dict(JobPace.objects.filter(job__in=placed).values_list("job_id", "pace"))
     steps = dict(Job.objects.filter(pk__in=placed).values_list("id", "committed_step"))
     return {

@@ -11,6 +11,7 @@ from controlplane.policy.queue.place import Victim
 from controlplane.policy.queue.rows import Entry, Pending
 from controlplane.policy.queue.schedule import schedule
 from controlplane.policy.queue.spared import Spared
+from controlplane.policy.reserved_words import Kept
 from controlplane.protocol.states import QUEUED_JOB
 from controlplane.recovery import load_queue, stakes
 from controlplane.recovery.unseen import PRIVATE, as_seen_by, as_seen_from
@@ -119,6 +120,7 @@ def _inside(found: Explanation, prices: Mapping[str, float], unseen: Collection[
         "outranks": _named(found.outranks),
         "no_preemption": found.no_preemption,
         "spared": [_spared(job) for job in found.spared],
+        "reserved": [reserved_devices(each) for each in found.reserved],
     }
 
 
@@ -144,7 +146,15 @@ def _outside(job: Job, waiting: int) -> Json:
         "outranks": [],
         "no_preemption": "",
         "spared": [],
+        "reserved": [],
     }
+
+
+def reserved_devices(kept: Kept) -> Json:
+    """As `protocol.rest.ReservedDevices`."""
+    found = kept.reservation
+    times = {"starts_at": _at(found.from_s), "ends_at": _at(found.until_s)}
+    return {"id": found.id, "project": found.shown or found.project, "devices": kept.devices, **times}
 
 
 def _preemption(victim: Victim) -> Json:

@@ -10,6 +10,7 @@ import msgspec
 
 from controlplane.access.project_models import Project, Visibility
 from controlplane.access.rights import Rights
+from controlplane.fleet.reservations import shown
 from controlplane.jobs.models import Job
 from controlplane.jobs.seen import projects_of
 from controlplane.policy.queue.rows import Pending, QueueFleet, Share
@@ -37,9 +38,14 @@ def _without(private: Collection[str], waiting: list[Pending], fleet: QueueFleet
     hidden = {job_id for job_id, of in projects.items() if of in private}
     replace = msgspec.structs.replace
     holders = tuple(replace(job, name=PRIVATE) if job.id in hidden else job for job in fleet.holders)
+    nodes = tuple(
+        replace(node, reservations=shown(node.reservations, private)) if node.reservations else node
+        for node in fleet.nodes
+    )
+    shares = tuple(_shown(share, private) for share in fleet.projects)
     return (
         [replace(job, name=PRIVATE) if job.id in hidden else job for job in waiting],
-        replace(fleet, holders=holders, projects=tuple(_shown(share, private) for share in fleet.projects)),
+        replace(fleet, nodes=nodes, holders=holders, projects=shares),
     )
 
 

@@ -28,13 +28,13 @@ def set_window(
     nodes: Sequence[str], *, starts_at: datetime, ends_at: datetime, reason: str, actor: str, request_id: str = ""
 ) -> list[KnownEnd]:
     """Over these nodes, all or none. Raises NotFound, Invalid for times that are none, Conflict."""
-    _check_times(starts_at, ends_at)
+    check_times("window", starts_at, ends_at)
     if not 0 < len(nodes) <= MAX_NODES:
         raise Invalid(f"a window is over 1 to {MAX_NODES} nodes, not {len(nodes)}")
     with events.unit_of_work():
         jobs = _homes(nodes)
         lock_rows(Job, jobs)
-        found = [_locked(node_id) for node_id in sorted(set(nodes))]
+        found = [locked(node_id) for node_id in sorted(set(nodes))]
         for node in found:
             if ends.holding().filter(node=node).count() >= MAX_OF_NODE:
                 raise Conflict(f"node {node.name!r} has {MAX_OF_NODE} windows that are not over: cancel one")
@@ -55,7 +55,7 @@ def cancel(end_id: str, *, reason: str, actor: str, request_id: str = "") -> Kno
             raise NotFound(f"no window {end_id!r}")
         jobs = _homes([named])
         lock_rows(Job, jobs)
-        _locked(named)
+        locked(named)
         row = KnownEnd.objects.select_related("node").get(pk=end_id)
         refuse(capabilities.known_end(row.over_by)["cancel"])
         access.audit(actor, "window.cancel", row.node_id, reason=reason, request_id=request_id, data={"window": row.pk})
@@ -73,16 +73,18 @@ def of_segment(segment: str) -> list[str]:
     return found
 
 
-def _check_times(starts_at: datetime, ends_at: datetime) -> None:
+def check_times(what: str, starts_at: datetime, ends_at: datetime, instead: str = ": cordon the node instead") -> None:
+    """Of a window, or of what is set for nodes in the same way. Raises Invalid."""
     if ends_at <= max(starts_at, now()):
-        raise Invalid("a window ends after it starts, and in the future")
+        raise Invalid(f"a {what} ends after it starts, and in the future")
     if ends_at - starts_at > MAX_LENGTH:
-        raise Invalid(f"a window lasts {MAX_LENGTH.days} days at most: cordon the node instead")
+        raise Invalid(f"a {what} lasts {MAX_LENGTH.days} days at most{instead}")
     if starts_at > now() + MAX_AHEAD:
-        raise Invalid(f"a window starts within {MAX_AHEAD.days} days")
+        raise Invalid(f"a {what} starts within {MAX_AHEAD.days} days")
 
 
-def _locked(node_id: str) -> Node:
+def locked(node_id: str) -> Node:
+    """Held until commit. Raises NotFound where it is none of the fleet."""
     node = lock_row(Node, node_id)
     if node is None or node.removed_at is not None:
         raise NotFound(f"no node {node_id!r}")

@@ -19,6 +19,7 @@ from controlplane.sdk.ledger import Ledger
 from controlplane.sdk.policy import Policy
 from controlplane.sdk.projects import Projects
 from controlplane.sdk.queue import Queue
+from controlplane.sdk.reservations import Reservations
 from controlplane.sdk.resources import (
     Decisions,
     Demo,
@@ -62,6 +63,7 @@ class Client:
         self.projects = Projects(*group)
         self.breakers = Breakers(*group)
         self.windows = Windows(*group)
+        self.reservations = Reservations(*group)
 
     def __enter__(self) -> "Client":
         return self

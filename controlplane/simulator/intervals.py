@@ -16,7 +16,8 @@ import msgspec
 
 from controlplane.changes.assembly.queue import HOUR_S, Asks, Held, Piece, Trained, holder_of, stake_of
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.queue.ends import limited_s
+from controlplane.policy.queue import until
+from controlplane.policy.queue.ends import limited_s, over_s
 from controlplane.policy.queue.place import HAS_ROOM
 from controlplane.policy.queue.rows import (
     Entry,
@@ -29,6 +30,7 @@ from controlplane.policy.queue.rows import (
     config_of,
 )
 from controlplane.policy.queue.schedule import growth, schedule
+from controlplane.policy.reserved import Reservation, is_own, takes
 from controlplane.protocol.states import JobState
 from controlplane.simulator.courses import Course, Work, demand
 
@@ -48,7 +50,7 @@ def least_lost(queue: "Queue", plan: QueuePlan) -> Mapping[str, Sequence[int]]:
 class Queue:
     """A fleet and its jobs. `choice`: who yields, of those that may; `on_pass`: a plan was made, nobody has
     moved yet. `saves`: who yields saves first; else it leaves at once, and loses what no checkpoint holds. `projects`:
-    their quotas."""
+    their quotas; `reserved`: nodes that are reserved for projects, by name."""
 
     def __init__(
         self,
@@ -60,6 +62,7 @@ class Queue:
         choice: Choice = least_lost,
         saves: bool = True,
         projects: Sequence[Share] = (),
+        reserved: Mapping[str, tuple[Reservation, ...]] | None = None,
     ) -> None:
         self.policy = policy or PolicyConfig()
         self.config, self.choice, self.saves = config_of(self.policy), choice, saves
@@ -67,12 +70,15 @@ class Queue:
         self.projects = tuple(projects)
         self.size, self.free = of_each, {f"node-{number:03d}": of_each for number in range(nodes)}
         self.now_s, self.passes = 0.0, 0
+        self.reserved = dict(reserved or {})
         self.on_pass: Callable[[QueuePlan], None] = lambda plan: None
         self._events: list[tuple[float, int, str]] = []
         self._order = self._looks_s = 0
         self._arrived: list[Course] = []
         for course in self.courses.values():
             self._at(course.work.arrives_s, course.work.id)
+        for moment_s in self.borders_s():
+            self._at(moment_s, "")
 
     def run(self, until_s: float = math.inf) -> None:
         """Until every job has ended, or that time."""
@@ -150,6 +156,21 @@ class Queue:
             self._looks_s = int(self.now_s + LOOK_S)
             self._at(float(self._looks_s), "")
 
+    def borders_s(self) -> list[float]:
+        """When reservations begin and end, the first first."""
+        return sorted({at_s for its in self.reserved.values() for each in its for at_s in (each.from_s, each.until_s)})
+
+    def takes(self, node: str, entry: Entry) -> bool:
+        """It may be placed there."""
+        kept, project = self.reserved.get(node, ()), entry.job.project
+        if entry.alone and not is_own(kept, project, self.now_s):
+            return False
+        return takes(kept, project, entry.job.demand.over_s, self.now_s)
+
+    def _over_s(self, course: Course) -> float | None:
+        begun_s = course.began[0] if course.began else None
+        return over_s(self.now_s, limit_s=course.work.limit_s, begun_s=begun_s, left=None, recent=())
+
     def _pending(self) -> Iterator[Pending]:
         for course in self._arrived:
             work = course.work
@@ -159,7 +180,7 @@ class Queue:
                     name=work.id,
                     priority=work.priority,
                     submitted_s=work.arrives_s,
-                    demand=work.demand,
+                    demand=msgspec.structs.replace(work.demand, over_s=self._over_s(course)),
                     project=work.project,
                     preemptible=work.preemptible,
                     limit_s=limited_s(work.limit_s, course.began[0] if course.began else None, self.now_s),
@@ -186,7 +207,7 @@ class Queue:
         entry = next(each for each in plan.entries if each.job.id == work.id)
         if entry.may_start and entry.turn in HAS_ROOM:
             index = min(set(range(work.replicas)) - set(course.places))
-            course.places[index] = self._taken(nodes, of_each)
+            course.places[index] = self._taken(entry, nodes, of_each)
             course.grown_s, course.joining[index] = self.now_s, self.now_s + work.start_s
             course.lost_gpu_s += nodes * of_each * work.start_s
             self._at(course.joining[index], work.id)
@@ -200,14 +221,17 @@ class Queue:
 
     def fleet(self) -> QueueFleet:
         """As the plan is given it."""
-        lenders = (Lender(id=node, usable={MODEL: self.size}, free={MODEL: free}) for node, free in self.free.items())
+        lenders = [
+            Lender(id=node, usable={MODEL: self.size}, free={MODEL: free}, reservations=self.reserved.get(node, ()))
+            for node, free in self.free.items()
+        ]
         highest = max((course.work.priority for course in self._arrived if course.waits), default=0)
         projects = self.shares()
         over = {share.name for share in projects if share.quota is not None and share.used > share.quota}
         suffered = self.suffered()
         holders = (self._holder(each, highest, over) for each in self._arrived if each.placed_s is not None)
         return QueueFleet(
-            nodes=tuple(lenders),
+            nodes=tuple(part for lender in lenders for part in until.lent(lender, None, self.now_s)),
             holders=tuple(msgspec.structs.replace(each, suffered=suffered[each.project]) for each in holders),
             preempted=sum(suffered.values()),
             projects=projects,
@@ -269,19 +293,23 @@ class Queue:
             devices = {node: nodes.count(node) * course.work.part[1] for node in nodes}
             yield Piece(index=index, incarnation=1, devices=devices, trains=index not in course.joining)
 
-    def _taken(self, nodes: int, of_each: int) -> tuple[str, ...]:
-        """The fullest nodes that hold it, whole; it has them now."""
-        fit = sorted((free, node) for node, free in self.free.items() if free >= of_each)
-        assert len(fit) >= nodes, "it was let start without room"
-        for _, node in fit[:nodes]:
+    def _taken(self, entry: Entry, nodes: int, of_each: int) -> tuple[str, ...]:
+        """The fullest nodes that hold it, whole, those first that nobody else could use; it has them now."""
+        fit = sorted(
+            (not is_own(self.reserved.get(node, ()), entry.job.project, self.now_s), free, node)
+            for node, free in self.free.items()
+            if free >= of_each and self.takes(node, entry)
+        )
+        assert len(fit) >= nodes, f"{entry.job.id} was let start without room"
+        for _, _, node in fit[:nodes]:
             self.free[node] -= of_each
-        return tuple(node for _, node in fit[:nodes])
+        return tuple(node for _, _, node in fit[:nodes])
 
     def _place(self, entry: Entry) -> None:
         """Whole; its replicas are parts of that."""
         course = self.courses[entry.job.id]
         work, (nodes, _) = course.work, course.work.part
-        taken = self._taken(work.nodes, work.of_each)
+        taken = self._taken(entry, work.nodes, work.of_each)
         course.places = {
             index: taken if work.nodes < work.replicas else taken[index * nodes : (index + 1) * nodes]
             for index in range(work.replicas)

@@ -4,20 +4,27 @@ A gang starts whole (the fleet asserts it). No project exceeds its quota and wha
 its time or too often. What is first in line starts when it fits. Backfill delays no head: its expected start never
 moves back while nobody new is ahead of it, and it keeps it; but while somebody yields, who is counted as gone and
 leaves when its save is done, and a head whose project has a quota has no promise. Every job that the fleet and its
-project's quota could hold ends.
+project's quota could hold ends. Where nodes are reserved only who may starts there (the fleet asserts it), the first
+job of a project starts on its own whoever is ahead, and heads are promised nothing beyond the next begin or end
+of a reservation.
 """
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import msgspec
 
 from controlplane.changes.assembly.queue import HOUR_S
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.queue.place import HAS_ROOM, Turn
 from controlplane.policy.queue.rows import Pending, QueuePlan, Share
+from controlplane.policy.reserved import Reservation
 from controlplane.simulator.courses import Work
 from controlplane.simulator.intervals import Queue
 
+NAMES = ("blue", "green", "red")
 STEPS_S = (1.0, 5.0, 20.0)
 LATE_S = 2.0 * max(STEPS_S)
 """An end is expected in whole steps: so much later than expected is none."""
@@ -38,12 +45,12 @@ class Expected:
 
 class Watch:
     """Of one queue; `violations` of what it promises. How often somebody yields (`preemptions`; `within`: to a job of
-    its project that waits for the quota alone), starts on what others lend (`borrows`), or passes one that waits and
-    has a time limit (`limited`)."""
+    its project that waits for the quota alone), starts on what others lend (`borrows`), passes one that waits and has a
+    time limit (`limited`), or starts where nobody else could (`alone`)."""
 
     def __init__(self, queue: Queue) -> None:
         self.violations: list[str] = []
-        self.preemptions, self.borrows, self.limited, self.within, self.queue = 0, 0, 0, 0, queue
+        self.preemptions, self.borrows, self.limited, self.within, self.alone, self.queue = 0, 0, 0, 0, 0, queue
         self._head: Expected | None = None
         self._choice = queue.choice
         queue.on_pass, queue.choice = self.planned, self.chosen
@@ -54,12 +61,34 @@ class Watch:
         first = plan.entries[0]
         if first.turn in HAS_ROOM and not first.may_start:
             self._say(f"work: {first.job.id} is first in line, fits and may not start")
+        self._owns(plan)
         self._expects(plan)
         entry = next((each for each in plan.entries if each.may_start and each.turn in HAS_ROOM), None)
         self._within(entry.job if entry is not None else None)
+        self.alone += entry is not None and entry.alone
         self.limited += entry is not None and entry.turn is Turn.BACKFILL and entry.job.limit_s is not None
         if not starts and first.turn not in (Turn.NO_ROOM, Turn.TOO_LARGE, Turn.HELD, Turn.QUOTA):
             self._say(f"work: {first.job.id} is first in line ({first.turn}), and nothing starts")
+
+    def _owns(self, plan: QueuePlan) -> None:
+        """The first job of each project starts where the project's own nodes hold it."""
+        queue, seen = self.queue, set[str]()
+        for entry in plan.entries:
+            if entry.job.project in seen or entry.turn in (Turn.HELD, Turn.QUOTA):
+                seen.add(entry.job.project)
+                continue
+            seen.add(entry.job.project)
+            own, demand = msgspec.structs.replace(entry, alone=True), entry.job.demand
+            free = sum(free >= demand.of_each and queue.takes(node, own) for node, free in queue.free.items())
+            if free >= demand.nodes and not (entry.may_start and entry.turn in HAS_ROOM):
+                self._say(f"own: {entry.job.id} ({entry.turn}) waits, and {free} nodes of {entry.job.project} are free")
+
+    def _stands_until_s(self, head: Pending) -> float:
+        """Until then reservations change nothing for it; one with a time limit counts on those that have not begun."""
+        borders = [at_s for at_s in self.queue.borders_s() if at_s > self.queue.now_s]
+        if borders and head.limit_s is not None:
+            return -math.inf
+        return min(borders, default=math.inf)
 
     def _within(self, starts: Pending | None) -> None:
         """It takes no more than its project has and what others lend and do not use."""
@@ -98,7 +127,8 @@ class Watch:
         yields = any(course.left_s is not None for course in self.queue.courses.values())
         # Whose project has a quota may be kept waiting by what others need of theirs.
         borrows = entry is not None and any(entry.job.project == share.name for share in self.queue.projects)
-        if entry is None or entry.expected_s is None or yields or borrows:
+        beyond = entry is not None and (entry.expected_s or 0.0) >= self._stands_until_s(entry.job)
+        if entry is None or entry.expected_s is None or yields or borrows or beyond:
             self._head = None
             return
         ahead = _ahead(plan, entry.place)
@@ -176,12 +206,29 @@ def drawn(seed: int) -> Queue:
         works = [replace(work, limit_s=limit.choice(LIMITS) * (work.work_s + work.start_s)) for work in works]
     if projects:
         works = [replace(work, project=share.choice((*(each.name for each in projects), ""))) for work in works]
-    return Queue(works, nodes, of_each, policy=policy, projects=projects)
+    reserve = random.Random(f"queue reserved {seed}")
+    reserved = _reserved(reserve, nodes, projects) if reserve.random() < 0.4 else {}
+    if reserved and not projects:
+        works = [replace(work, project=reserve.choice((*NAMES, ""))) for work in works]
+    return Queue(works, nodes, of_each, policy=policy, projects=projects, reserved=reserved)
+
+
+def _reserved(draw: random.Random, nodes: int, projects: Sequence[Share]) -> Mapping[str, tuple[Reservation, ...]]:
+    """Some nodes, each once or twice, one time after the other."""
+    names, found = [each.name for each in projects] or list(NAMES), {}
+    for number in draw.sample(range(nodes), draw.randint(1, nodes)):
+        at_s, its = 0.0, list[Reservation]()
+        for place in range(draw.choice((1, 1, 2))):
+            from_s = at_s + draw.choice((0.0, draw.uniform(0.0, 2 * HOUR_S)))
+            at_s = from_s + draw.uniform(0.1, 3.0) * HOUR_S
+            its.append(Reservation(id=f"r{number}{place}", project=draw.choice(names), from_s=from_s, until_s=at_s))
+        found[f"node-{number:03d}"] = tuple(its)
+    return found
 
 
 def _projects(draw: random.Random, devices: int) -> tuple[Share, ...]:
     """Two or three, whose quotas are the fleet together, or nearly."""
-    names, left, found = ("blue", "green", "red")[: draw.choice((2, 3))], devices, list[Share]()
+    names, left, found = NAMES[: draw.choice((2, 3))], devices, list[Share]()
     for name in names:
         quota = left if name == names[-1] else draw.randint(0, left)
         left -= quota

@@ -51,14 +51,8 @@ def set_window(request: HttpRequest) -> HttpResponse:
     """Over some nodes, or those that are in a segment now. They are empty when it starts, and take no start that is not
     expected to be over before."""
     body, actor = bodies.read(request, bodies.Maintenance), principal_of(request).name
-    if bool(body.nodes) is bool(body.segment):
-        raise Invalid("a window is over `nodes` or over a `segment`: name one of them")
-
-    def effect() -> Effect:
-        named = list(body.nodes) or windows.of_segment(body.segment)
-        return _set(request, named, body, actor)
-
-    return once(request, effect)
+    check_nodes(body, "window")
+    return once(request, lambda: _set(request, nodes_of(body), body, actor))
 
 
 @router.post(
@@ -90,6 +84,17 @@ def cancel(request: HttpRequest, window_id: str) -> HttpResponse:
         return Effect(data={"detail": f"{row.node.name} stays."})
 
     return once(request, effect)
+
+
+def check_nodes(body: bodies.Maintenance, what: str) -> None:
+    """Raises Invalid where none are named, or both ways."""
+    if bool(body.nodes) is bool(body.segment):
+        raise Invalid(f"a {what} is over `nodes` or over a `segment`: name one of them")
+
+
+def nodes_of(body: bodies.Maintenance) -> list[str]:
+    """Ids of those that it names, or that are in its segment now. Raises NotFound."""
+    return list(body.nodes) or windows.of_segment(body.segment)
 
 
 def _set(request: HttpRequest, nodes: list[str], body: bodies.WindowOfNode, actor: str) -> Effect:

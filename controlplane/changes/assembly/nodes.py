@@ -37,6 +37,7 @@ def nodes_of(
             unhealthy=known.unhealthy.get(node.id, ""),
             segment=node.segment,
             end=node.end,
+            reservations=node.reservations,
         )
         for node in nodes
     )

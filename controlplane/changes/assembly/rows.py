@@ -7,6 +7,7 @@ from typing import NamedTuple, TypedDict
 import msgspec
 
 from controlplane.policy.known_end import KnownEnd
+from controlplane.policy.reserved import Reservation
 from controlplane.policy.snapshot import Placement
 from controlplane.protocol.states import NodeState, ReplicaState
 
@@ -83,7 +84,7 @@ class InUse:
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     """A node of the fleet. `unheard_s`: age of its last frame (None: not known); `closed_s`: how long its connection
     is closed (None: it is open, or not known). `misses_events`: it was quarantined because events of it are missing.
-    `end`: the first known one that is not over."""
+    `end`: the first known one that is not over; `reservations` for projects that are not over."""
 
     id: str
     name: str
@@ -94,6 +95,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     misses_events: bool
     segment: str
     end: KnownEnd | None = None
+    reservations: tuple[Reservation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

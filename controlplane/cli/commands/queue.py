@@ -48,7 +48,7 @@ WAITING = (
     Column(title="ID", show=text("job_id"), wide=True),
     Column(title="WHY", show=text("sentence")),
 )
-COUNTS = ("nodes", "devices", "in_use", "leaving", "free", "spare", "draining", "cordoned", "down")
+COUNTS = ("nodes", "devices", "in_use", "leaving", "free", "reserved", "spare", "draining", "cordoned", "down")
 DEVICES = (
     Column(title="TYPE", show=text("gpu_type")),
     Column(title="SEGMENT", show=text("segment")),
@@ -104,6 +104,8 @@ def _words(answer: Mapping[str, Any]) -> Iterator[str]:
     for job in answer["ends"]:
         when = "leaves now" if job["leaves"] else f"is expected to end {job['expected_end_at']}"
         yield f"{job['name']} (priority {job['priority']}), {job['devices']} devices, {when}."
+    for each in answer["reserved"]:
+        yield f"{each['devices']} free devices are reserved for {each['project']} until {each['ends_at']}."
     more = answer["ends_count"] - len(answer["ends"])
     if more:
         yield f"{more} more are expected to end later."

@@ -2,7 +2,8 @@
 
 Theory. A device is held by a replica of a job or it is not. Held by one that trains, its seconds have the shares of
 the job's course; by one that joins or leaves, they are what the job recovers from; by a spare, idle. One
-that nobody holds is what its node says of it. So the classes of a node sum to its known devices x time, and those of
+that nobody holds is what its node says of it; where that is idle, and the node reserved, it is due to that. So the
+classes of a node sum to its known devices x time, and those of
 a job to what it held, whatever the facts are. A replica that has left and whose processes cannot be proved gone holds
 nothing of a node that is down: the node is what is missing.
 """
@@ -14,7 +15,19 @@ from typing import NamedTuple
 import msgspec
 
 from controlplane.policy.ledger.course import Stretch, Sums, course
-from controlplane.policy.ledger.facts import NOBODY, Cause, Facts, Hold, JobFacts, Role, Run, Standing, Turn, end_s
+from controlplane.policy.ledger.facts import (
+    NOBODY,
+    Cause,
+    Facts,
+    Hold,
+    JobFacts,
+    Reserved,
+    Role,
+    Run,
+    Standing,
+    Turn,
+    end_s,
+)
 from controlplane.policy.ledger.levels import Level, Part
 from controlplane.protocol.ledger import CauseKind, TimeClass
 
@@ -83,7 +96,7 @@ def account(facts: Facts, since_s: float, until_s: float, *, by_node: bool = Fal
         restated_gpu_s += _restated(stretches, mine[Role.TRAINING], since_s, until_s)
         amounts.update(whole)
         found.append(_job_account(job, whole, levels, since_s, until_s))
-    for key, amount in _unheld(standings, held, since_s, until_s):
+    for key, amount in _unheld(standings, held, _kept(facts.reserved), (since_s, until_s)):
         if node in ("", key.node):
             amounts[key if by_node else key._replace(node="")] += amount
     return Account(
@@ -207,8 +220,12 @@ def _of_nodes(
 
 
 def _unheld(
-    standings: dict[str, list[Standing]], held: dict[str, list[_Held]], since_s: float, until_s: float
+    standings: dict[str, list[Standing]],
+    held: dict[str, list[_Held]],
+    kept: dict[str, list[Reserved]],
+    within: tuple[float, float],
 ) -> Iterator[tuple[Key, float]]:
+    since_s, until_s = within
     of_node = defaultdict[str, list[Part]](list)
     for parts in held.values():
         for each in parts:
@@ -219,8 +236,32 @@ def _unheld(
             for piece in level.pieces(max(since_s, span.from_s), min(until_s, end_s(span.until_s))):
                 free = max(0, span.devices - piece.devices)
                 for of, count in _allotted(span, free):
-                    cause = span.cause if of not in (TimeClass.IDLE, TimeClass.IDLE_SPARE) else NOBODY
+                    if of == TimeClass.IDLE:
+                        for cause, lasted_s in _reserved(piece, kept.get(node, ())):
+                            yield Key("", node, of, cause), count * lasted_s
+                        continue
+                    cause = NOBODY if of == TimeClass.IDLE_SPARE else span.cause
                     yield Key("", node, of, cause), count * (piece.until_s - piece.from_s)
+
+
+def _kept(reserved: Sequence[Reserved]) -> dict[str, list[Reserved]]:
+    """By node, in sequence."""
+    found = defaultdict[str, list[Reserved]](list)
+    for each in sorted(set(reserved)):
+        found[each.node].append(each)
+    return found
+
+
+def _reserved(piece: Part, kept: Sequence[Reserved]) -> Iterator[tuple[Cause, float]]:
+    """How long of that while it was free for one project alone, and how long for everybody: each second once."""
+    at_s = piece.from_s
+    for each in kept:
+        from_s, last_s = max(at_s, each.from_s), min(piece.until_s, each.until_s)
+        if last_s > from_s:
+            yield NOBODY, from_s - at_s
+            yield Cause(CauseKind.RESERVATION, each.id), last_s - from_s
+            at_s = last_s
+    yield NOBODY, piece.until_s - at_s
 
 
 def _allotted(span: Standing, free: int) -> Iterator[tuple[TimeClass, int]]:

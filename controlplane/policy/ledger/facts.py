@@ -14,7 +14,7 @@ from controlplane.protocol.ledger import CauseKind
 
 
 class Cause(NamedTuple):
-    """`id` of the incident, decision or job; of a person or a node what they gave as the reason."""
+    """`id` of the incident, decision, job or reservation; of a person or a node what they gave as the reason."""
 
     kind: str = CauseKind.NONE
     id: str = ""
@@ -84,6 +84,15 @@ class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     cause: Cause = NOBODY
 
 
+class Reserved(NamedTuple):
+    """What of the node was free was so for the jobs of one project alone, by the reservation `id`."""
+
+    node: str
+    from_s: float
+    until_s: float
+    id: str
+
+
 class JobFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`gpus` of its full strength; `step_s`: its undisturbed step (None: too few were seen); `training`: it runs or
     has ended; `began_s`: its first attempt (None: it has none); `tail`: what its time since the newest commit
@@ -110,6 +119,7 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     holds: tuple[Hold, ...] = ()
     turns: Mapping[int, tuple[Turn, ...]] = {}
     standings: tuple[Standing, ...] = ()
+    reserved: tuple[Reserved, ...] = ()
 
 
 def end_s(until_s: float | None) -> float:

@@ -1,7 +1,8 @@
 """What the fleet's devices are in use for, each device once: by model and segment, for answers to people.
 
 The rule of a device, first match wins: a job has it; it is of no use, or its node is; its node is being emptied; its
-node is cordoned; its node is kept for a job as its spare; it is free, which is what `schedule` counts as free.
+node is cordoned; its node is kept for a job as its spare; its node is reserved for a project; it is free. What is free,
+or is reserved for the project of a job, is what `schedule` counts as free for that.
 """
 
 import enum
@@ -16,6 +17,8 @@ class Condition(enum.StrEnum):
     OPEN = "open"
     SPARE = "spare"
     """It takes only the work of the job whose spare it is."""
+    RESERVED = "reserved"
+    """It takes only work of the project that it is reserved for."""
     DRAINING = "draining"
     CORDONED = "cordoned"
     DOWN = "down"
@@ -35,7 +38,8 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one model, in one segment or in all: `devices` = in_use + free + spare + draining + cordoned + down.
+    """Of one model, in one segment or in all: `devices` = in_use + free + reserved + spare + draining +
+    cordoned + down.
     `leaving`: so many of those in use are on nodes that take no new work."""
 
     nodes: int = 0
@@ -43,6 +47,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
     in_use: int = 0
     leaving: int = 0
     free: int = 0
+    reserved: int = 0
     spare: int = 0
     draining: int = 0
     cordoned: int = 0
@@ -55,6 +60,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
 _LEFT = {
     Condition.OPEN: "free",
     Condition.SPARE: "spare",
+    Condition.RESERVED: "reserved",
     Condition.DRAINING: "draining",
     Condition.CORDONED: "cordoned",
     Condition.DOWN: "down",

@@ -11,8 +11,9 @@ from controlplane.policy.queue.rows import Demand, Entry, Holder, Pending, Queue
 from controlplane.policy.queue.schedule import schedule
 from controlplane.policy.queue.shares import Shares
 from controlplane.policy.queue.spared import Spared, spared, why_nobody
-from controlplane.policy.queue.until import is_window
+from controlplane.policy.queue.until import is_window, kept_from
 from controlplane.policy.queue.words import needs, reason
+from controlplane.policy.reserved_words import Kept, kept_words
 
 LISTED = 10
 """So many jobs are named of each sort; the rest are counted."""
@@ -34,7 +35,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     empty where there is room, or where their ends are not known. `outranks`: running jobs of lower priority whose
     devices would be enough, lowest first; empty where all of them together would not be; of one that waits for its
     project's quota those of its project. `no_preemption`: why none of
-    them is asked to yield, "" where some are or none could help; `spared`: who of lower priority is left alone."""
+    them is asked to yield, "" where some are or none could help; `spared`: who of lower priority is left alone.
+    `reserved`: free devices that it cannot have, as they are another project's; none where there is room."""
 
     entry: Entry
     waiting: int
@@ -50,6 +52,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     outranks: tuple[Named, ...]
     no_preemption: str
     spared: tuple[Spared, ...]
+    reserved: tuple[Kept, ...] = ()
 
 
 def explain(
@@ -97,11 +100,12 @@ class _Reader:
         # Where all of them together would not be enough, or some save already, nobody asks why no other does.
         alone = spared(entry.job, lower, self._shares, config, now_s) if outranked and not yields else ()
         able, asks = len(alone) < len(lower), bool(outranked and not yields)
+        kept = () if fits else kept_from(entry.job, self._fleet.nodes, now_s)
         why = why_nobody(entry, plan, self._fleet.preempted, config, now_s, able=able) if asks else ""
         return Explanation(
             entry=entry,
             waiting=len(plan.entries),
-            sentence=_words(entry, plan, fits=fits),
+            sentence=_words(entry, plan, fits=fits) + kept_words(kept, now_s),
             needs=needs(demand),
             devices_free=self._room.devices_for(demand),
             nodes_free=self._room.nodes_with(demand) if demand.nodes else None,
@@ -113,6 +117,7 @@ class _Reader:
             outranks=outranked[:LISTED],
             no_preemption=why,
             spared=alone[:LISTED],
+            reserved=kept[:LISTED],
         )
 
     def _lower_than(self, priority: int) -> list[Holder]:

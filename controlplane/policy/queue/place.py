@@ -62,7 +62,8 @@ class QueuePlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """`place` from 1 of `waiting` pending jobs. `may_start`: if it can be placed, it is; else it waits for the job
     `behind`, as `sentence` says in words ("" where it may start). `expected_s`: server time at which it is expected
     to start; None: not known. `victims`: who is to yield to it, of the head alone. `at_most`: it starts with so many
-    devices at most, as its project's quota has no more for it; None: with as many as it asks for."""
+    devices at most, as its project's quota has no more for it; None: with as many as it asks for. `alone`: it starts on
+    nodes that are reserved for its project, and nowhere else."""
 
     place: int
     waiting: int
@@ -73,6 +74,7 @@ class QueuePlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     expected_s: float | None = None
     victims: tuple[Victim, ...] = ()
     at_most: int | None = None
+    alone: bool = False
 
     @property
     def seeks(self) -> bool:

@@ -34,11 +34,11 @@ class Types:
 
     def __init__(self, models: Iterable[str]) -> None:
         self._models = tuple(sorted(set(models)))
-        self._known: dict[tuple[str | None, float | None], frozenset[str]] = {}
+        self._known: dict[tuple[str | None, float | None, str, bool], frozenset[str]] = {}
 
     def models(self, demand: Demand) -> frozenset[str]:
         """Names of the models of which it may take."""
-        key = (demand.gpu_type, demand.over_s)
+        key = (demand.gpu_type, demand.over_s, demand.project, demand.alone)
         found = self._known.get(key)
         if found is None:
             found = frozenset(model for model in self._models if suits(model, demand))

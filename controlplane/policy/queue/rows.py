@@ -6,13 +6,15 @@ import msgspec
 
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.queue.place import Turn, Victim
+from controlplane.policy.reserved import Reservation
 
 
 class Demand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a start takes, whole: `of_each` devices on each of `nodes` nodes and `spares` devices of other whole nodes;
     or, where `nodes` is 0, at least `devices` anywhere. It takes `most` devices at the most besides spares, on at most
     `touches` nodes. `gpu_type`: words of a model, see `placement.is_type`; None: any. `over_s`: server time by which
-    the job is expected to be over, so that it needs a device no longer (None: nobody knows)."""
+    the job is expected to be over, so that it needs a device no longer (None: nobody knows). `project`: whose reserved
+    nodes it may take ("": none's; the plan says it of those who have some), and `alone`: of these only."""
 
     devices: int
     most: int
@@ -22,6 +24,8 @@ class Demand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     spares: int = 0
     gpu_type: str | None = None
     over_s: float | None = None
+    project: str = ""
+    alone: bool = False
 
     @property
     def counted(self) -> int:
@@ -120,12 +124,13 @@ class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 class Lender(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A node that takes work: by model how many of its devices are `usable`, and how many of these are `free`; none are
-    where it is `reserved_for` a job, whose spare it is."""
+    where it is `reserved_for` a job, whose spare it is. `reservations` of it for projects that are not over."""
 
     id: str
     usable: Mapping[str, int]
     free: Mapping[str, int]
     reserved_for: str = ""
+    reservations: tuple[Reservation, ...] = ()
 
 
 class QueueFleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -170,7 +175,7 @@ FROM_POLICY = tuple(name for name in QueueConfig.__struct_fields__ if name in Po
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The plan for one pending job, see `QueuePlace`. `why`: what its project's quota keeps it waiting for. `at_most`:
     it starts with so many devices at most, as its project's quota has no more for it; None: with as many as it asks
-    for."""
+    for. `alone`: on nodes that are reserved for its project, and nowhere else."""
 
     job: Pending
     place: int
@@ -180,6 +185,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     expected_s: float | None = None
     why: str = ""
     at_most: int | None = None
+    alone: bool = False
 
 
 class QueuePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

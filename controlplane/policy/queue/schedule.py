@@ -8,12 +8,13 @@ running jobs that are expected to end have made room for it. What has ended by t
 before it. Where nobody knows that moment, nothing that could use the same devices does. In each project the first job
 that waits for its quota keeps that in the same way (`policy.queue.kept`). Where jobs of lower priority allow it and it
 is not expected soon, some of them yield to the head, or to whoever waits for its project's quota alone
-(`policy.queue.preempt`). Pure: equal arguments give equal plans.
+(`policy.queue.preempt`). A job for whose project nodes are reserved starts there whoever is ahead of it: nobody else
+could use them. Pure: equal arguments give equal plans.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-import msgspec
+from msgspec.structs import replace
 
 from controlplane.policy.queue.ends import Timeline
 from controlplane.policy.queue.kept import Claim, Kept
@@ -45,7 +46,7 @@ def growth(
     others = in_turn((job for job in queue if job.id != grower.id), fleet.projects)
     ahead = [job for job in others if job.priority >= grower.priority]
     jobs = [*ahead, grower, *others[len(ahead) :]]
-    none = msgspec.structs.replace(config, max_preemptions=0)
+    none = replace(config, max_preemptions=0)
     return _planned(Planning(jobs, fleet, none, now_s), len(ahead) + 1)
 
 
@@ -59,8 +60,11 @@ class Planning:
     """One walk through the queue; `entry` is asked for each job, first in line first."""
 
     def __init__(self, jobs: Sequence[Pending], fleet: QueueFleet, config: QueueConfig, now_s: float) -> None:
-        self._jobs, self._fleet, self._config, self._now_s = jobs, fleet, config, now_s
-        demands = [job.demand for job in jobs]
+        self._fleet, self._config, self._now_s = fleet, config, now_s
+        self._owners = owners(fleet, now_s)
+        self._jobs = [of_project(job) if job.project in self._owners else job for job in jobs]
+        demands = [job.demand for job in self._jobs]
+        demands += [_alone(job).demand for job in self._jobs if self._owns(job)]
         self._types = Types(model for node in fleet.nodes for model in node.usable)
         self._now = Room(fleet.nodes, self._types, demands)
         self._all, self._left = self._now.idle(), self._now.copy()
@@ -68,7 +72,7 @@ class Planning:
         self._ends = Timeline(self._now, fleet.holders, now_s)
         self._kept: dict[str, Kept] = {}
         self._shares = Shares(fleet.projects)
-        for job in jobs:
+        for job in self._jobs:
             if not job.held and self._all.fits(job.demand):
                 self._shares.waits(job)
         self._starting: list[Demand] = []
@@ -84,6 +88,10 @@ class Planning:
             last = self._claims[-1].job.id
             return Entry(job=job, place=place, turn=Turn.NEXT, may_start=False, behind=last)
         against = self._refused_by(job)
+        if self._owns(job) and (against is not None or not self._fits_now(job)):
+            alone = _alone(job)
+            if self._fits_now(alone) and self._refused_by(alone) is None:
+                return replace(self._starts(alone, place, None), job=job)
         may_start, behind = against is None, against.job.id if against is not None else ""
         most = self._quota_for(job)
         at_most = most if most < job.demand.counted else None
@@ -92,13 +100,18 @@ class Planning:
                 why = self._shares.words(job, in_another_layout=not job.demand.nodes)
                 return Entry(job=job, place=place, turn=Turn.QUOTA, may_start=False, why=why)
             too_large = Entry(job=job, place=place, turn=Turn.TOO_LARGE, may_start=may_start, behind=behind)
-            return msgspec.structs.replace(too_large, at_most=at_most)
+            return replace(too_large, at_most=at_most)
         if job.demand.least > most:
             return self._beyond_quota(job, place, may_start=may_start)
         if not self._left.fits(job.demand):
             entry = self._without_room(job, place, may_start=may_start, behind=behind)
-            return msgspec.structs.replace(entry, at_most=at_most)
-        turn = self._turn(job, against)
+            return replace(entry, at_most=at_most)
+        return self._starts(job, place, against)
+
+    def _starts(self, job: Pending, place: int, against: Claim | None) -> Entry:
+        """It has room, and starts now unless it is `against` a claim ahead of it."""
+        may_start, most, turn = against is None, self._quota_for(job), self._turn(job, against)
+        behind = against.job.id if against is not None else ""
         if self.head and not may_start:
             return Entry(job=job, place=place, turn=turn, may_start=False, behind=behind)
         self._start(job, min(most, job.demand.counted), concurrent=may_start)
@@ -109,8 +122,17 @@ class Planning:
             may_start=may_start,
             behind=behind,
             expected_s=self._now_s if may_start else None,
-            at_most=at_most,
+            at_most=most if most < job.demand.counted else None,
+            alone=job.demand.alone,
         )
+
+    def _owns(self, job: Pending) -> bool:
+        """Nodes are reserved for its project now."""
+        return self._owners.get(job.project, False)
+
+    def _fits_now(self, job: Pending) -> bool:
+        """There is room for it, and its project may use as much."""
+        return self._left.fits(job.demand) and job.demand.least <= self._quota_for(job)
 
     def _quota_for(self, job: Pending) -> int:
         """So many devices of its project's quota it may have now: beside what is kept for one ahead of it."""
@@ -254,3 +276,22 @@ class Planning:
 
     def _meet(self, one: Demand, other: Demand) -> bool:
         return self._types.overlap(one, other)
+
+
+def owners(fleet: QueueFleet, now_s: float) -> Mapping[str, bool]:
+    """Projects that nodes are reserved for; whether some are now."""
+    found: dict[str, bool] = {}
+    for node in fleet.nodes:
+        for each in node.reservations:
+            found[each.project] = found.get(each.project, False) or each.runs(now_s)
+    return found
+
+
+def of_project(job: Pending) -> Pending:
+    """It may take what is reserved for its project."""
+    return replace(job, demand=replace(job.demand, project=job.project))
+
+
+def _alone(job: Pending) -> Pending:
+    """It takes nothing else."""
+    return replace(job, demand=replace(job.demand, alone=True))

@@ -27,6 +27,7 @@ def place_of(plan: QueuePlan, job_id: str) -> QueuePlace | None:
         expected_s=entry.expected_s,
         victims=plan.victims if plan.head == job_id else (),
         at_most=entry.at_most,
+        alone=entry.alone,
     )
 
 

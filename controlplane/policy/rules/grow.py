@@ -10,6 +10,7 @@ from controlplane.policy.facts import attempt_live, contributes, installed, live
 from controlplane.policy.failures import actionable
 from controlplane.policy.ladder import start_slots
 from controlplane.policy.plan import GROWS, Decision, SetYielded, StartReplica
+from controlplane.policy.pools import alone
 from controlplane.policy.queue.place import HAS_ROOM
 from controlplane.policy.requests import of_kind, why_over
 from controlplane.policy.slots import empty_slots
@@ -29,7 +30,9 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
         return ()
     slot = _slot(snapshot, attempt)
     started = start_slots(snapshot, config, (slot,))
-    return (_grows(snapshot, attempt, started[0]),) if started else ()
+    if not started or (place.alone and not {each.node_id for each in started[0].placements} <= alone(snapshot)):
+        return ()
+    return (_grows(snapshot, attempt, started[0]),)
 
 
 def may_grow(snapshot: JobSnapshot) -> bool:

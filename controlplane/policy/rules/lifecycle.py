@@ -31,6 +31,7 @@ from controlplane.policy.facts import (
 from controlplane.policy.first_view import first_members
 from controlplane.policy.ladder import attempt_due_s, attempt_pool
 from controlplane.policy.layout import Layout, plan_layout
+from controlplane.policy.leaving import kept_words
 from controlplane.policy.placement import Pool, choose_spares, first_pool, place_gang
 from controlplane.policy.plan import (
     Action,
@@ -145,7 +146,7 @@ def _place(snapshot: JobSnapshot, config: PolicyConfig) -> Decision:
     try:
         layout, placements, spares, used = _arrange(snapshot, config, pool)
     except PolicyError as error:
-        return _wait(snapshot, f"{error}.{left_out(snapshot)}", pool.size)
+        return _wait(snapshot, f"{error}.{left_out(snapshot)}{kept_words(snapshot, config)}", pool.size)
     order = place_attempt(snapshot, used, layout, spares)
     assert order.placements == placements, "placing is deterministic"
     nodes = sorted({p.node_id for replica in placements for p in replica})

@@ -1,7 +1,8 @@
 """Spares are a desired state: as many devices as the job asks for stay reserved, and warm.
 
 A spare that a replica has moved onto is replaced by free devices, whole nodes as at the start;
-one whose node is out of service or out of reach is given up for another. A rank host that waits
+one whose node is out of service or out of reach is given up for another, and one whose node is reserved for another
+project without one. A rank host that waits
 goes cold after hours, so it is warmed anew before that. While the job recovers, or has fewer replicas than it
 asks for, nothing is reserved: what is free is for who needed it, and then for the replicas that are missing.
 """
@@ -15,6 +16,7 @@ from controlplane.policy.leaving import closed
 from controlplane.policy.placement import PLACEABLE, choose_spares
 from controlplane.policy.plan import Decision, KeepSpares
 from controlplane.policy.pools import pool_for
+from controlplane.policy.reserved import against
 from controlplane.policy.slots import empty_slots
 from controlplane.policy.snapshot import JobSnapshot, NodeFact
 from controlplane.protocol.states import JobState
@@ -35,7 +37,8 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     short = settings.gpus - sum(_devices(node) for node in good)
     yielded = snapshot.attempt is not None and snapshot.attempt.yielded > 0
     fresh, lacks = ((), False) if yielded else _more(snapshot, config, short)
-    lost = tuple(node.id for node in mine if node not in good) if fresh or short <= 0 else ()
+    replaced = bool(fresh or short <= 0)
+    lost = tuple(node.id for node in mine if node not in good and (replaced or _is_anothers(snapshot, node)))
     cold = tuple(node.id for node in good if settings.warm and cold_at_s(node, config) <= snapshot.now_s)
     warm = (*fresh, *cold) if settings.warm else ()
     if not (fresh or lost or cold or lacks):
@@ -49,6 +52,12 @@ def cold_at_s(node: NodeFact, config: PolicyConfig) -> float:
     warmed_s = 0.0 if node.warmed_s is None else node.warmed_s + config.warm_again_s
     asked_s = 0.0 if node.warm_asked_s is None else node.warm_asked_s + config.warm_retry_s
     return max(warmed_s, asked_s)
+
+
+def _is_anothers(snapshot: JobSnapshot, node: NodeFact) -> bool:
+    """Reserved for another project now, whose jobs could not start there as long as it is this one's spare."""
+    first = against(node.reservations, snapshot.job.project, snapshot.now_s)
+    return first is not None and first.runs(snapshot.now_s)
 
 
 def _usable(node: NodeFact) -> bool:
@@ -78,7 +87,8 @@ def _decision(snapshot: JobSnapshot, keep: KeepSpares, lacks: bool, short: int) 
 
     said = [f"{names(keep.reserve)} wait{'' if len(keep.reserve) > 1 else 's'} as spare" if keep.reserve else ""]
     said.append(
-        f"{names(keep.release)} no longer, being in use, out of service or out of reach, or about to leave"
+        f"{names(keep.release)} no longer, being in use, out of service or out of reach, about to leave,"
+        " or reserved for another project"
         if keep.release
         else ""
     )

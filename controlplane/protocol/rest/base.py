@@ -160,10 +160,12 @@ class AuditState(Answer, frozen=True, kw_only=True):
 
 class Accepted(Answer, frozen=True, kw_only=True):
     """An order was taken; its effect follows. `request`: the id of the request that it became, which tells
-    what comes of it; `window`: of the window that was set, over its first node."""
+    what comes of it; `window`: of the window that was set, over its first node; `reservation`: of the one that was
+    set."""
 
     detail: str
     window: str | None = None
+    reservation: str | None = None
     decision_id: str | None = None
     request: str | None = None
     command_ids: list[str] = []

@@ -88,6 +88,32 @@ class Window(NodeEnd, frozen=True, kw_only=True):
     capabilities: words.Capabilities = {}
 
 
+class ReservedNode(Answer, frozen=True, kw_only=True):
+    """A node of a reservation."""
+
+    id: str
+    name: str
+
+
+class Reservation(Answer, frozen=True, kw_only=True):
+    """`nodes` are `project`'s own from one moment until the other, as `who` set, of `node_count` the first. `over_at`:
+    since when it was cancelled, and by whom (`over_by`); one whose time has passed has none. Of a project that you do
+    not see it has "another project", and neither reason nor names of people."""
+
+    id: str
+    project: str
+    nodes: list[ReservedNode]
+    node_count: int
+    starts_at: str
+    ends_at: str
+    reason: str
+    who: str
+    said_at: str
+    over_at: str | None
+    over_by: str
+    capabilities: words.Capabilities = {}
+
+
 class Node(Answer, frozen=True, kw_only=True):
     """A machine with an agent. `segment`: its NVLink domain or network block, "" if not said.
     `revoked`: its key is worth nothing. `held`: it enrolled with a token that holds, and gets no

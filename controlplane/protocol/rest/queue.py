@@ -36,6 +36,16 @@ class QueuedSpared(Answer, frozen=True, kw_only=True):
     until_at: str | None
 
 
+class ReservedDevices(Answer, frozen=True, kw_only=True):
+    """So many free `devices` are reserved for a project, from one moment until the other (`Reservation`)."""
+
+    id: str
+    project: str
+    devices: int
+    starts_at: str
+    ends_at: str
+
+
 class JobQueue(Answer, frozen=True, kw_only=True):
     """Where a job stands among all that wait for devices. `place` from 1 of `waiting` pending jobs; null: it is not in
     the queue, and nothing else is said of it. `turn`: first, beside or backfill (there is room), next (jobs ahead of
@@ -49,7 +59,7 @@ class JobQueue(Answer, frozen=True, kw_only=True):
     projects that use more than their quota. `expected_at`: when it is expected to start; null: not known. `outranks`:
     running jobs of lower priority whose devices would be enough, whether or not they may be preempted.
     `no_preemption`: why none of them is asked to yield; "": some are, or none could help. `spared`: the first of
-    those that are left alone."""
+    those that are left alone. `reserved`: the first reservations for other projects that keep free devices from it."""
 
     job_id: str
     priority: int
@@ -70,6 +80,7 @@ class JobQueue(Answer, frozen=True, kw_only=True):
     outranks: list[QueuedJob]
     no_preemption: str
     spared: list[QueuedSpared]
+    reserved: list[ReservedDevices]
 
 
 class WaitingJob(Answer, frozen=True, kw_only=True):
@@ -100,15 +111,16 @@ class WaitingJob(Answer, frozen=True, kw_only=True):
 
 
 class CapacityCounts(Answer, frozen=True, kw_only=True):
-    """Each device in one of six: `devices` = in_use (a job has it) + free + spare (kept for a job) + draining +
-    cordoned + down (it or its node is of no use now). `leaving`: so many of those in use are on nodes that take no new
-    work, so nobody gets them when their job ends."""
+    """Each device in one of seven: `devices` = in_use (a job has it) + free + reserved (free for one project's jobs
+    alone) + spare (kept for a job) + draining + cordoned + down (it or its node is of no use now). `leaving`: so many
+    of those in use are on nodes that take no new work, so nobody gets them when their job ends."""
 
     nodes: int
     devices: int
     in_use: int
     leaving: int
     free: int
+    reserved: int
     spare: int
     draining: int
     cordoned: int
@@ -160,7 +172,8 @@ class Yielding(Answer, frozen=True, kw_only=True):
 class Capacity(Answer, frozen=True, kw_only=True):
     """What the devices of the fleet are in use for at `at`. `ends`: the first jobs that are expected to end, the
     soonest first, of `ends_count`; of `ends_unknown` more that have devices nobody knows when they end. `yields`: the
-    first of `yields_count`. `types_left_out`: models beyond those listed, the largest, which `counts` has too."""
+    first of `yields_count`. `types_left_out`: models beyond those listed, the largest, which `counts` has too.
+    `reserved`: for whom, and until when, of the first of `reserved_count` reservations that run."""
 
     as_of_seq: int
     at: str
@@ -173,3 +186,5 @@ class Capacity(Answer, frozen=True, kw_only=True):
     ends_unknown: int
     yields: list[Yielding]
     yields_count: int
+    reserved: list[ReservedDevices]
+    reserved_count: int

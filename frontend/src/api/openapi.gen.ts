@@ -1748,6 +1748,51 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/reservations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List reservations
+         * @description Which nodes are reserved for projects, newest first. Those of projects that you do not see have no names.
+         */
+        get: operations["controlplane_api_routers_reservations_list_reservations"];
+        put?: never;
+        /**
+         * Reserve nodes for a project
+         * @description Some nodes, or those that are in a segment now. From its begin until its end jobs of the project alone start
+         *     there, and before it no others that are not expected to be over by then; what runs there stays.
+         */
+        post: operations["controlplane_api_routers_reservations_reserve"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/reservations/{reservation_id}:cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel a reservation
+         * @description Its nodes are everybody's again; what runs there stays. 409 where it is over.
+         */
+        post: operations["controlplane_api_routers_reservations_cancel"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/settings": {
         parameters: {
             query?: never;
@@ -1888,7 +1933,8 @@ export interface components {
         /**
          * Accepted
          * @description An order was taken; its effect follows. `request`: the id of the request that it became, which tells
-         *         what comes of it; `window`: of the window that was set, over its first node.
+         *         what comes of it; `window`: of the window that was set, over its first node; `reservation`: of the one that was
+         *         set.
          */
         Accepted: {
             /** @default [] */
@@ -1898,6 +1944,8 @@ export interface components {
             detail: string;
             /** @default null */
             request: string | null;
+            /** @default null */
+            reservation: string | null;
             /** @default null */
             window: string | null;
         };
@@ -2179,6 +2227,7 @@ export interface components {
          * @description What the devices of the fleet are in use for at `at`. `ends`: the first jobs that are expected to end, the
          *         soonest first, of `ends_count`; of `ends_unknown` more that have devices nobody knows when they end. `yields`: the
          *         first of `yields_count`. `types_left_out`: models beyond those listed, the largest, which `counts` has too.
+         *         `reserved`: for whom, and until when, of the first of `reserved_count` reservations that run.
          */
         Capacity: {
             as_of_seq: number;
@@ -2187,6 +2236,8 @@ export interface components {
             ends: components["schemas"]["ExpectedEnd"][];
             ends_count: number;
             ends_unknown: number;
+            reserved: components["schemas"]["ReservedDevices"][];
+            reserved_count: number;
             types: components["schemas"]["TypeCapacity"][];
             types_left_out: number;
             waiting: number;
@@ -2195,9 +2246,9 @@ export interface components {
         };
         /**
          * CapacityCounts
-         * @description Each device in one of six: `devices` = in_use (a job has it) + free + spare (kept for a job) + draining +
-         *         cordoned + down (it or its node is of no use now). `leaving`: so many of those in use are on nodes that take no new
-         *         work, so nobody gets them when their job ends.
+         * @description Each device in one of seven: `devices` = in_use (a job has it) + free + reserved (free for one project's jobs
+         *         alone) + spare (kept for a job) + draining + cordoned + down (it or its node is of no use now). `leaving`: so many
+         *         of those in use are on nodes that take no new work, so nobody gets them when their job ends.
          */
         CapacityCounts: {
             cordoned: number;
@@ -2208,6 +2259,7 @@ export interface components {
             in_use: number;
             leaving: number;
             nodes: number;
+            reserved: number;
             spare: number;
         };
         /**
@@ -3289,7 +3341,7 @@ export interface components {
          *         projects that use more than their quota. `expected_at`: when it is expected to start; null: not known. `outranks`:
          *         running jobs of lower priority whose devices would be enough, whether or not they may be preempted.
          *         `no_preemption`: why none of them is asked to yield; "": some are, or none could help. `spared`: the first of
-         *         those that are left alone.
+         *         those that are left alone. `reserved`: the first reservations for other projects that keep free devices from it.
          */
         JobQueue: {
             ahead: components["schemas"]["QueuedJob"][];
@@ -3307,6 +3359,7 @@ export interface components {
             place: number | null;
             preempts: components["schemas"]["QueuedPreemption"][];
             priority: number;
+            reserved: components["schemas"]["ReservedDevices"][];
             sentence: string;
             spared: components["schemas"]["QueuedSpared"][];
             turn: string;
@@ -3486,7 +3539,7 @@ export interface components {
             gpu_s: number;
             id: string;
             /** @enum {string} */
-            kind: "" | "incident" | "decision" | "job" | "person" | "node";
+            kind: "" | "incident" | "decision" | "job" | "person" | "node" | "reservation";
             label: string;
             money: number | null;
             queued_gpu_s: number | null;
@@ -3765,6 +3818,23 @@ export interface components {
             /** @enum {unknown} */
             visibility?: "open" | "private" | "visible";
             weight?: number;
+        };
+        /**
+         * NewReservation
+         * @description Which nodes are the project's own, from when until when.
+         */
+        NewReservation: {
+            /** Format: date-time */
+            ends_at: string;
+            /** @default [] */
+            nodes: string[];
+            project: string;
+            /** @description Why; kept in the audit log. */
+            reason: string;
+            /** @default  */
+            segment: string;
+            /** Format: date-time */
+            starts_at: string;
         };
         /**
          * NewShadow
@@ -4755,6 +4825,83 @@ export interface components {
              * @description One state, or several with commas.
              */
             state?: string | null;
+        };
+        /**
+         * Reservation
+         * @description `nodes` are `project`'s own from one moment until the other, as `who` set, of `node_count` the first. `over_at`:
+         *         since when it was cancelled, and by whom (`over_by`); one whose time has passed has none. Of a project that you do
+         *         not see it has "another project", and neither reason nor names of people.
+         */
+        Reservation: {
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
+            ends_at: string;
+            id: string;
+            node_count: number;
+            nodes: components["schemas"]["ReservedNode"][];
+            over_at: string | null;
+            over_by: string;
+            project: string;
+            reason: string;
+            said_at: string;
+            starts_at: string;
+            who: string;
+        };
+        /**
+         * ReservationFilter
+         * @description Query of the list of reservations.
+         */
+        ReservationFilter: {
+            /**
+             * Cursor
+             * @description `next` of the page before.
+             */
+            cursor?: string | null;
+            /**
+             * Holds
+             * @description Only those that are not over.
+             * @default false
+             */
+            holds: boolean;
+            /**
+             * Limit
+             * @description Rows of a page.
+             * @default 50
+             */
+            limit: number;
+            /**
+             * Node Id
+             * @description Only of this node.
+             * @default
+             */
+            node_id: string;
+            /**
+             * Project
+             * @description Only for this project.
+             * @default
+             */
+            project: string;
+        };
+        /**
+         * ReservedDevices
+         * @description So many free `devices` are reserved for a project, from one moment until the other (`Reservation`).
+         */
+        ReservedDevices: {
+            devices: number;
+            ends_at: string;
+            id: string;
+            project: string;
+            starts_at: string;
+        };
+        /**
+         * ReservedNode
+         * @description A node of a reservation.
+         */
+        ReservedNode: {
+            id: string;
+            name: string;
         };
         /**
          * Resiliency
@@ -6036,6 +6183,7 @@ export type NewJoinToken = components['schemas']['NewJoinToken'];
 export type NewPassword = components['schemas']['NewPassword'];
 export type NewPolicy = components['schemas']['NewPolicy'];
 export type NewProject = components['schemas']['NewProject'];
+export type NewReservation = components['schemas']['NewReservation'];
 export type NewShadow = components['schemas']['NewShadow'];
 export type NewToken = components['schemas']['NewToken'];
 export type Node = components['schemas']['Node'];
@@ -6087,6 +6235,10 @@ export type ReplicaQuery = components['schemas']['ReplicaQuery'];
 export type Request = components['schemas']['Request'];
 export type RequestDetail = components['schemas']['RequestDetail'];
 export type RequestFilter = components['schemas']['RequestFilter'];
+export type Reservation = components['schemas']['Reservation'];
+export type ReservationFilter = components['schemas']['ReservationFilter'];
+export type ReservedDevices = components['schemas']['ReservedDevices'];
+export type ReservedNode = components['schemas']['ReservedNode'];
 export type Resiliency = components['schemas']['Resiliency'];
 export type Resources = components['schemas']['Resources'];
 export type RestartEntry = components['schemas']['RestartEntry'];
@@ -9390,6 +9542,126 @@ export interface operations {
             };
             path: {
                 request_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WithReason"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_reservations_list_reservations: {
+        parameters: {
+            query?: {
+                /** @description Rows of a page. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                cursor?: string | null;
+                /** @description Only for this project. */
+                project?: string;
+                /** @description Only of this node. */
+                node_id?: string;
+                /** @description Only those that are not over. */
+                holds?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        as_of_seq: number;
+                        items: components["schemas"]["Reservation"][];
+                        next: string | null;
+                        total?: number | null;
+                    };
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_reservations_reserve: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewReservation"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_reservations_cancel: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                reservation_id: string;
             };
             cookie?: never;
         };

@@ -57,6 +57,17 @@ export function CapacityTable({ capacity }: { capacity: Capacity }): ReactElemen
   );
 }
 
+/** For whom, and until when, what is free is reserved. */
+export function ReservedFree({ capacity }: { capacity: Capacity }): ReactElement | null {
+  const more = capacity.reserved_count - capacity.reserved.length;
+  if (capacity.reserved.length === 0) return null;
+  return (
+    <p className="padded muted">
+      Reserved: {capacity.reserved.map((each, index) => <span key={each.id}>{index > 0 ? "; " : ""}{count(each.devices)} free for {each.project} until <Time at={each.ends_at} /></span>)}{more > 0 ? ` and ${count(more)} more` : ""}.
+    </p>
+  );
+}
+
 /** The table's row as one bar. */
 function UseBar({ counts, label }: { counts: CapacityCounts; label: string }): ReactElement {
   const parts = USES.filter((use) => counts[use.name] > 0);

@@ -2,13 +2,13 @@ import { describe, expect, it } from "vitest";
 import type { Capacity, CapacityCounts } from "../api/types";
 import { capacityRows, leftOut, USES } from "./capacity";
 
-const counts = (devices: number): CapacityCounts => ({ nodes: 1, devices, in_use: devices, leaving: 0, free: 0, spare: 0, draining: 0, cordoned: 0, down: 0 });
+const counts = (devices: number): CapacityCounts => ({ nodes: 1, devices, in_use: devices, leaving: 0, free: 0, reserved: 0, spare: 0, draining: 0, cordoned: 0, down: 0 });
 
 function capacity(segments: string[], left_out = 0): Capacity {
   const type = { gpu_type: "H100", counts: counts(8 * segments.length), segments: segments.map((segment) => ({ segment, counts: counts(8) })), left_out };
   return {
     as_of_seq: 1, at: "2026-01-01T00:00:00Z", waiting: 0, counts: type.counts, types: [type], types_left_out: 0,
-    ends: [], ends_count: 0, ends_unknown: 0, yields: [], yields_count: 0,
+    ends: [], ends_count: 0, ends_unknown: 0, yields: [], yields_count: 0, reserved: [], reserved_count: 0,
   };
 }
 

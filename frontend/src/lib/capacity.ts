@@ -4,6 +4,7 @@ import type { Capacity, CapacityCounts } from "../api/types";
 export const USES = [
   { name: "in_use", text: "In use", meaning: "a job has it" },
   { name: "free", text: "Free", meaning: "the next job that fits gets it" },
+  { name: "reserved", text: "Reserved", meaning: "free for the jobs of one project alone" },
   { name: "spare", text: "Kept as spare", meaning: "kept for a job, on a node of its spares" },
   { name: "draining", text: "Draining", meaning: "its node is being emptied, and takes no new work" },
   { name: "cordoned", text: "Cordoned", meaning: "a person keeps its node from new work" },

@@ -10,6 +10,7 @@ import { DeviceCharts } from "../components/DeviceCharts";
 import { EventTable } from "../components/EventTable";
 import { CancelWindowDialog, KnownEndLine, MaintainDialog } from "../components/KnownEnd";
 import { exitText } from "../components/ReplicaGrid";
+import { ReservedLine } from "../components/Reservations";
 import { errorsText, heldBack, partsText, remapText, signalText, valueText } from "../lib/readings";
 import { bytes, count, duration, fixed, percent, scalar, shortId } from "../lib/format";
 import { readings } from "../lib/heat";
@@ -53,6 +54,7 @@ function Content({ node }: { node: NodeDetail }): ReactElement {
         {silent ? <p className="why text-bad">{node.name} is not heard{heard.ageS === null ? "" : ` for ${duration(heard.ageS)}`}: the values below are the last it reported. Whether its ranks still train is shown on the pages of their jobs.</p> : null}
         <p className="why">{node.state_reason || (unfit ? "What runs here continues." : silent ? "" : "Receives work.")} <span className="muted">Since <Time at={node.state_since} />.</span></p>
         <KnownEndLine node={node} onCancel={() => setAct("cancel-window")} />
+        <ReservedLine nodeId={node.id} />
         <div className="meta"><Id id={node.id} short={shortId(node.id)} /></div>
       </PageHead>
       <dl className="figures">

@@ -4,8 +4,9 @@ import type { ReactElement } from "react";
 import { Link } from "react-router";
 import * as queries from "../api/queries";
 import type { QueuedJob, WaitingJob } from "../api/types";
-import { CapacityFigures, CapacityTable, Ends, Yields } from "../components/CapacityParts";
+import { CapacityFigures, CapacityTable, Ends, ReservedFree, Yields } from "../components/CapacityParts";
 import { JobName } from "../components/JobName";
+import { Reservations } from "../components/Reservations";
 import { count, gpuSeconds } from "../lib/format";
 import { paths } from "../lib/paths";
 import { Empty, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
@@ -22,7 +23,8 @@ export function QueuePage(): ReactElement {
       <Waiting />
       {capacity.data ? (
         <>
-          <Panel title="Devices by type and segment" flush><CapacityTable capacity={capacity.data} /></Panel>
+          <Panel title="Devices by type and segment" flush><CapacityTable capacity={capacity.data} /><ReservedFree capacity={capacity.data} /></Panel>
+          <Reservations />
           <div className="grid-2">
             <Panel title="Who yields to whom" flush><Yields capacity={capacity.data} /></Panel>
             <Panel title="Expected ends" flush><Ends capacity={capacity.data} /></Panel>

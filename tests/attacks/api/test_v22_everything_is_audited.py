@@ -64,6 +64,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "/api/v1/nodes/{node_id}:maintain": WINDOW,
     "/api/v1/windows": WINDOW | {"segment": "rack-1"},
     "/api/v1/windows/{window_id}:cancel": {"reason": WHY},
+    "/api/v1/reservations": WINDOW | {"segment": "rack-1", "project": "default"},
+    "/api/v1/reservations/{reservation_id}:cancel": {"reason": WHY},
     "/api/v1/nodes/{node_id}:uncordon": {"reason": WHY},
     "/api/v1/nodes/{node_id}:drain": {"reason": WHY},
     "/api/v1/requests/{request_id}:withdraw": {"reason": WHY},

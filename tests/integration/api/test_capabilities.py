@@ -12,7 +12,7 @@ import pytest
 
 from controlplane.access.models import AuditEntry
 from controlplane.api import openapi
-from controlplane.fleet.models import Device, KnownEnd, Node
+from controlplane.fleet.models import Device, KnownEnd, Node, Reservation
 from controlplane.jobs.models import Job, Rank, Replica
 from controlplane.policy.capabilities import STANDS
 from controlplane.policy.transitions import TABLES
@@ -58,6 +58,7 @@ ACTS = {
     "requests": ("withdraw",),
     "breakers": ("close",),
     "windows": ("cancel",),
+    "reservations": ("cancel",),
 }
 STATELESS = {"tokens", "join-tokens", "projects"}
 
@@ -280,6 +281,17 @@ def test_a_window(caller: Any, over_by: str) -> None:
     (shown,) = admin.get("/windows").json()["items"]
     assert set(shown["capabilities"]) == {"cancel"}
     holds(admin, "windows", row.pk, "cancel", shown["capabilities"])
+
+
+@pytest.mark.parametrize("over_by", ["", "user:ada (not needed)"])
+def test_a_reservation(caller: Any, over_by: str) -> None:
+    times = {"starts_at": now(), "ends_at": now() + timedelta(hours=1), "said_at": now()}
+    over = {"over_by": over_by, "over_at": now() if over_by else None}
+    row = Reservation.objects.create(id="rsv_1", project="default", reason="r", who="user:ada", **times, **over)
+    admin = caller("admin")
+    (shown,) = admin.get("/reservations").json()["items"]
+    assert set(shown["capabilities"]) == {"cancel"}
+    holds(admin, "reservations", row.pk, "cancel", shown["capabilities"])
 
 
 @pytest.mark.parametrize("state", LetterState.values)

@@ -101,6 +101,9 @@ holdfast node maintain node-9 --from 2h --for 1h --reason "new fans"
 holdfast window ls
 holdfast window cancel "$(holdfast window ls -o name | sed -n 1p)" --reason "no fans came"
 holdfast window set node-9 --from 2d --for 1h --reason "a new switch"
+holdfast reservation set default node-9 --from 3d --for 1h --reason "a deadline"
+holdfast reservation ls
+holdfast reservation cancel "$(holdfast reservation ls -o name | sed -n 1p)" --reason "not needed"
 holdfast node reset-device node-9 0 --reason "it is slow"
 holdfast node drain node-9 --reason "new fans"
 holdfast node rotate-key node-1

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from controlplane.policy.ledger.facts import Cause, Facts, Hold, JobFacts, Role, Run, Standing, Turn
+from controlplane.policy.ledger.facts import Cause, Facts, Hold, JobFacts, Reserved, Role, Run, Standing, Turn
 from controlplane.policy.ledger.runs import Gone, Grown, grow, lost_of
 from controlplane.policy.pace import Commit, Pace, count
 from controlplane.policy.spent import KINDS, Spent, begin
@@ -91,6 +91,14 @@ def standings(draw: st.DrawFn, node: str) -> tuple[Standing, ...]:
 
 
 @st.composite
+def kept(draw: st.DrawFn, nodes: list[str]) -> Reserved:
+    """A while in which a node is reserved; some overlap."""
+    from_s = draw(st.integers(0, UNTIL_S))
+    until_s = from_s + draw(st.integers(0, 150))
+    return Reserved(draw(st.sampled_from(nodes)), from_s, until_s, draw(st.sampled_from(["rsv_1", "rsv_2"])))
+
+
+@st.composite
 def worlds(draw: st.DrawFn) -> Facts:
     """Also such as no fleet has seen: holds beyond the devices that are known, jobs that nobody knows."""
     nodes, names = ["node-a", "node-b"], ["job_1", "job_2"]
@@ -111,4 +119,5 @@ def worlds(draw: st.DrawFn) -> Facts:
         holds=tuple(holds),
         turns=turns,
         standings=tuple(each for node in nodes for each in draw(standings(node))),
+        reserved=tuple(draw(st.lists(kept(nodes), max_size=4))),
     )

@@ -13,6 +13,7 @@ from controlplane.policy.elsewhere import decide_asking, parted
 from controlplane.policy.ladder import attempt_pool, attempt_size
 from controlplane.policy.placement import slots_of
 from controlplane.policy.proved import Failure
+from controlplane.policy.reserved import Reservation
 from controlplane.policy.snapshot import DeviceFact, JobSnapshot, NodeFact, Placement, ReplicaFact, SignalFact
 from controlplane.protocol.spec import Parallelism, Resources, Spares, Training, TrainSpec
 from controlplane.protocol.states import AttemptState, JobState, NodeState, ReplicaState
@@ -34,6 +35,8 @@ from tests.unit.policy.builders import (
 CONFIG = PolicyConfig()
 MANY, FEW = (400, 100) if "HOLDFAST_TEST_RELEASE" in os.environ else (100, 25)
 GB = 10**9
+MINE = Reservation(id="rsv_1", project="", from_s=0.0, until_s=4e9)
+OTHERS = Reservation(id="rsv_2", project="vision", from_s=0.0, until_s=4e9)
 SEGMENTS = st.sampled_from(["", "", "a", "b", "c"])
 
 
@@ -67,6 +70,7 @@ def strangers(draw: st.DrawFn, least: int = 0) -> tuple[NodeFact, ...]:
                 reserved_for=draw(st.sampled_from([None] * 8 + ["job_2", "job_1"])),
                 unhealthy=draw(st.sampled_from([""] * 8 + ["disk"])),
                 warm=draw(st.sampled_from([False] * 8 + [True])),
+                reservations=draw(st.sampled_from([()] * 6 + [(MINE,), (OTHERS,)])),
             )
         )
     return tuple(found)

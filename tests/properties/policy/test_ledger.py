@@ -88,9 +88,9 @@ def test_a_window_in_two_parts_says_the_same(facts, window, cut):
 @settings(max_examples=60, deadline=None)
 def test_the_sequence_of_facts_and_their_repetition_change_nothing(facts, seed):
     chance = random.Random(seed)
-    names = ("jobs", "runs", "holds", "standings")
+    names = ("jobs", "runs", "holds", "standings", "reserved")
     mixed = {name: chance.sample(list(getattr(facts, name)), len(getattr(facts, name))) for name in names}
-    mixed |= {name: mixed[name] + mixed[name][:1] for name in ("holds", "standings")}
+    mixed |= {name: mixed[name] + mixed[name][:1] for name in ("holds", "standings", "reserved")}
     again = msgspec.structs.replace(facts, **{name: tuple(rows) for name, rows in mixed.items()})
     assert account(again, 0, UNTIL_S) == account(facts, 0, UNTIL_S)
 

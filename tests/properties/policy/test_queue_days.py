@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.queue import preempt
+from controlplane.policy.queue import preempt, until
 from controlplane.policy.queue.room import UNBOUNDED
 from controlplane.policy.queue.schedule import Planning
 from controlplane.policy.queue.shares import Shares
@@ -48,6 +48,7 @@ def test_no_promise_is_broken() -> None:
     assert sum(watch.borrows for watch in watches) > 0, "some project borrows in them"
     assert sum(watch.limited for watch in watches) > 0, "somebody passes for its time limit"
     assert sum(watch.within for watch in watches) > 0, "somebody yields to its project's own"
+    assert sum(watch.alone for watch in watches) > 0, "somebody starts where nobody else could"
 
 
 def test_a_plan_that_minds_no_quota_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,6 +59,17 @@ def test_a_plan_that_minds_no_quota_is_found(monkeypatch: pytest.MonkeyPatch) ->
 def test_backfill_that_asks_no_claim_delays_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Planning, "_refused_by", lambda self, demand: None)
     assert broken() == ["head:"]
+
+
+def test_a_plan_that_minds_no_reservation_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(until, "lent", lambda lender, end, now_s: (lender,))
+    with pytest.raises(AssertionError, match="was let start without room"):
+        broken()
+
+
+def test_a_plan_in_which_nobody_passes_onto_its_own_nodes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Planning, "_owns", lambda self, job: False)
+    assert broken() == ["own:"]
 
 
 def test_a_choice_that_leaves_nobody_alone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from controlplane.policy.queue.capacity import CLOSED, Condition, Share, by_segment, tally, total
 
-CLASSES = ("in_use", "free", "spare", "draining", "cordoned", "down")
+CLASSES = ("in_use", "free", "reserved", "spare", "draining", "cordoned", "down")
 
 
 def share(condition: Condition, *, devices: int = 8, in_use: int = 3, unfit: int = 1) -> Share:
@@ -17,6 +17,7 @@ def test_what_no_job_has_is_counted_by_what_its_node_is_for() -> None:
     names = {
         Condition.OPEN: "free",
         Condition.SPARE: "spare",
+        Condition.RESERVED: "reserved",
         Condition.DRAINING: "draining",
         Condition.CORDONED: "cordoned",
     }

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from controlplane.policy.ledger.account import account
-from controlplane.policy.ledger.facts import Cause, Facts, Hold, JobFacts, Role, Run, Standing, Turn
+from controlplane.policy.ledger.facts import Cause, Facts, Hold, JobFacts, Reserved, Role, Run, Standing, Turn
 from controlplane.protocol.ledger import TimeClass
 
 
@@ -90,6 +90,17 @@ def test_a_replica_that_left_holds_nothing_of_a_node_that_is_down():
     )
     left = world(run(0.0, 100.0, "recovery"), turns={1: (Turn(0.0, Role.LEAVING),)}, standings=standings)
     assert by_class(left) == {TimeClass.RECOVERY: 200.0, TimeClass.DOWN: 200.0}
+
+
+def test_what_is_idle_while_its_node_is_reserved_is_due_to_that():
+    standing = Standing(node="node", from_s=0.0, until_s=None, devices=4, down=1, cause=Cause("incident", "inc"))
+    kept = Reserved("node", 40.0, 70.0, "rsv_1")
+    found = account(Facts(judged_s=100.0, standings=(standing,), reserved=(kept,)), 0.0, 100.0).amounts
+    assert {(key.of, key.cause): amount for key, amount in found.items()} == {
+        (TimeClass.DOWN, Cause("incident", "inc")): 100.0,
+        (TimeClass.IDLE, Cause()): 210.0,
+        (TimeClass.IDLE, Cause("reservation", "rsv_1")): 90.0,
+    }
 
 
 def test_a_step_in_progress_is_a_stall_once_it_takes_too_long():
