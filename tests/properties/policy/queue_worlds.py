@@ -41,7 +41,7 @@ class QueueWorld:
         self.models = {node: pick.choice(MODELS if pick.random() < 0.4 else MODELS[:1]) for node in self.sizes}
         self.out = {node for node in self.sizes if pick.random() < 0.1}
         kept = random.Random(f"reserved {seed}")
-        self.projects = random.Random(f"projects {seed}")
+        self.owners = random.Random(f"projects {seed}")
         some = self.sizes if reserves and kept.random() < 0.5 else {}
         self.reserved = {node: reserved_for(kept, node) for node in some if kept.random() < 0.5}
         self.used: dict[str, dict[int, str]] = defaultdict(dict)
@@ -70,7 +70,7 @@ class QueueWorld:
             spares=Spares(gpus=pick.choice((0, 0, 2, 4))),
         )
         self.specs[job_id] = TrainSpec(resources=resources, parallelism=Parallelism(pp=ranks))
-        limit_s = self.projects.choice((None, None, 20.0, 200.0)) if self.reserved else None
+        limit_s = self.owners.choice((None, None, 20.0, 200.0)) if self.reserved else None
         over_s = None if limit_s is None else NOW_S + limit_s
         self.waiting[job_id] = Pending(
             id=job_id,
@@ -78,7 +78,7 @@ class QueueWorld:
             priority=pick.choice((100, 500, 500, 900)),
             submitted_s=float(len(self.specs)),
             demand=msgspec.structs.replace(first_demand(self.specs[job_id]), over_s=over_s),
-            project=self.projects.choice((*PROJECTS, "")) if self.reserved else "",
+            project=self.owners.choice((*PROJECTS, "")) if self.reserved else "",
             limit_s=limit_s,
             held="an administrator" if pick.random() < 0.05 else "",
         )
