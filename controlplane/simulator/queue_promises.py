@@ -207,7 +207,7 @@ def drawn(seed: int) -> Queue:
     if projects:
         works = [replace(work, project=share.choice((*(each.name for each in projects), ""))) for work in works]
     reserve = random.Random(f"queue reserved {seed}")
-    reserved = _reserved(reserve, nodes, projects) if reserve.random() < 0.4 else {}
+    reserved = _reserved(reserve, nodes, projects) if reserve.random() < 0.35 else {}
     if reserved and not projects:
         works = [replace(work, project=reserve.choice((*NAMES, ""))) for work in works]
     return Queue(works, nodes, of_each, policy=policy, projects=projects, reserved=reserved)

@@ -1,13 +1,14 @@
 """What the devices of the fleet are in use for, counted another way: device by device."""
 
 from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from controlplane.fleet.models import Device, Node
+from controlplane.fleet.models import Device, Node, Reservation
 from controlplane.jobs.models import Job, JobPace, Rank
 from controlplane.policy.findings import accuses
 from controlplane.policy.signals.devices import XidError
@@ -21,7 +22,7 @@ from tests.integration.api.conftest import SPEC, make_node
 from tests.integration.api.world import running_job
 
 pytestmark = pytest.mark.django_db
-CLASSES = ("in_use", "free", "spare", "draining", "cordoned", "down")
+CLASSES = ("in_use", "free", "reserved", "spare", "draining", "cordoned", "down")
 
 
 def fleet() -> Job:
@@ -36,10 +37,14 @@ def fleet() -> Job:
         ("free", {"segment": "rail-1"}),
         ("kept", {"segment": "rail-1"}),
         ("broken", {}),
+        ("reserved", {}),
         ("removed", {"removed_at": now(), "revoked_at": now()}),
     ):
         Node.objects.filter(pk=make_node(name).pk).update(**change)
     SpareReservation.objects.create(job=job, device=Device.objects.get(node__name="kept", index=0))
+    times = {"starts_at": now() - timedelta(hours=1), "ends_at": now() + timedelta(hours=1), "said_at": now()}
+    kept = Reservation.objects.create(id="rsv_1", project="default", reason="r", who="ada", **times)
+    kept.nodes.set(Node.objects.filter(name__in=("reserved", "away", "node-1")))
     Device.objects.filter(node__name="broken", index=0).update(healthy=False)
     Device.objects.filter(node__name="node-1", index=0).update(healthy=False)
     Device.objects.filter(node__name="broken", index=1).update(model="Other", present=False)
@@ -59,7 +64,9 @@ def what_for(device: Device) -> str:
         return "down"
     if node.state in (NodeState.DRAINING, NodeState.CORDONED):
         return str(node.state)
-    return "spare" if SpareReservation.objects.filter(device__node=node).exists() else "free"
+    if SpareReservation.objects.filter(device__node=node).exists():
+        return "spare"
+    return "reserved" if node.reservations.exists() else "free"
 
 
 def one_by_one() -> Counter[tuple[str, str, str]]:

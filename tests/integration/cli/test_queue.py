@@ -59,8 +59,8 @@ def test_the_capacity_is_shown_by_type_and_says_who_holds_devices_for_how_long(w
     answer = holdfast("capacity", "-o", "json").json
     counts = answer["counts"]
     row = next(line for line in holdfast("capacity").out.splitlines() if line.startswith("Toy")).split()
-    names = ("nodes", "devices", "in_use", "leaving", "free", "spare", "draining", "cordoned", "down")
-    assert row[-9:] == [str(counts[name]) for name in names]
+    names = ("nodes", "devices", "in_use", "leaving", "free", "reserved", "spare", "draining", "cordoned", "down")
+    assert row[-10:] == [str(counts[name]) for name in names]
     shown = holdfast("capacity").out
     assert "Waiting jobs: 1 (holdfast queue)." in shown
     assert "Of 1 jobs that have devices nobody knows when they end." in shown
