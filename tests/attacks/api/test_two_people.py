@@ -29,7 +29,7 @@ def test_a_session_and_two_tokens_of_one_account_are_one_person(monkeypatch: pyt
     reconcile_job(job.id)
     row = Decision.objects.get(job=job, mode="recommend")
     grant(user, "operate")
-    ways: list[Any] = [Browser(user), by_token(user, "operate").caller, by_token(user, "operate").caller]
+    ways: list[Any] = [by_token(user, "operate").caller, Browser(user), by_token(user, "operate").caller]
     codes = [way.post(f"/decisions/{row.id}:approve", WHY).status_code for way in ways]
     assert codes == [202, 409, 409]
     assert recommended.shown(Decision.objects.get(pk=row.pk))["approvals_needed"] == 1
@@ -40,4 +40,4 @@ def test_a_session_and_two_tokens_of_one_account_are_one_person(monkeypatch: pyt
     assert by_token(other, "operate").caller.post(f"/decisions/{row.id}:approve", WHY).status_code == 202
     reconcile_job(job.id)
     done = Decision.objects.get(job=job, rule="replica_failure", applied=True)
-    assert done.evidence["consent"] == f"Approved by user:{user.username} and user:bob (token child)."
+    assert done.evidence["consent"] == f"Approved by user:{user.username} (token child) and user:bob (token child)."
