@@ -27,6 +27,7 @@ BENCHMARKS = {
     "ledger": ("benchmarks.ledger", "the GPU-second ledger: 10,000 devices over 30 days, from rows"),
     "queue": ("benchmarks.queue", "what the queue promises, over many seeds of small fleets"),
     "preemption": ("benchmarks.preemption", "who yields to urgent jobs, over a week of a synthetic queue"),
+    "quotas": ("benchmarks.quotas", "what quotas that are lent and taken back give, over weeks of a synthetic queue"),
     "map": ("benchmarks.fleet_map", "the sentinel's look at the tables, by the size of the fleet and what changed"),
     "replay": ("benchmarks.replay", "a recorded week decided again, byte for byte, and by a candidate"),
     "g14": ("benchmarks.g14_regret", "regret of the chosen way out of a failure, by roll-out"),
