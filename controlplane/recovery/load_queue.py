@@ -74,7 +74,7 @@ def _outranks(job: Job) -> bool:
     return Job.objects.filter(state=JobState.RUNNING, priority__lt=job.priority).exists()
 
 
-def placedemand_of_new(document: JobSpec, rights: Rights = EVERYTHING) -> QueuePlace | None:
+def place_of_new(document: JobSpec, rights: Rights = EVERYTHING) -> QueuePlace | None:
     """Where a job of this spec would stand if it were submitted now, told to these rights; None: no job waits."""
     queue = waiting()
     if not queue and not any_quota():

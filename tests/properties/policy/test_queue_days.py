@@ -15,6 +15,7 @@ from controlplane.simulator.intervals import Queue, least_lost
 from controlplane.simulator.queue_promises import Watch, watched
 
 SEEDS = range(24)
+WITH_OWN_NODES = 24
 NEVER = 10_000
 WORK = Work(
     id="a",
@@ -48,7 +49,8 @@ def test_no_promise_is_broken() -> None:
     assert sum(watch.borrows for watch in watches) > 0, "some project borrows in them"
     assert sum(watch.limited for watch in watches) > 0, "somebody passes for its time limit"
     assert sum(watch.within for watch in watches) > 0, "somebody yields to its project's own"
-    assert sum(watch.alone for watch in watches) > 0, "somebody starts where nobody else could"
+    reserved = watched(WITH_OWN_NODES)
+    assert reserved.alone > 0 and reserved.violations == [], "somebody starts where nobody else could"
 
 
 def test_a_plan_that_minds_no_quota_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

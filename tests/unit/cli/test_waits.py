@@ -27,6 +27,7 @@ def queue(**changes: Any) -> JobQueue:
         "outranks": [],
         "no_preemption": "",
         "spared": [],
+        "reserved": [],
         "preempts": [],
     }
     return JobQueue(**(values | changes))
