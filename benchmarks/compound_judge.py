@@ -164,8 +164,8 @@ def seconds(at: str) -> float:
     return datetime.fromisoformat(at).timestamp()
 
 
-def wrong_effective_time(whose: str, told: float | None, computed: float, within: float) -> list[str]:
+def wrong_effective_time(whose: str, said: float | None, computed: float, within: float) -> list[str]:
     """A figure that users see against the one computed from raw commits and another clock."""
-    if told is None or abs(told - computed) > within:
-        return [f"effective time {whose} {told}, computed {computed:.4f}"]
+    if said is None or abs(said - computed) > within:
+        return [f"effective time {whose} {said}, computed {computed:.4f}"]
     return []

@@ -103,9 +103,9 @@ def plan(
         said_at=now(),
     )
     row.nodes.set(nodes)
-    told = f"is reserved for {_called(project)} from {iso(starts_at)} until {iso(ends_at)}"
+    sentence = f"is reserved for {_called(project)} from {iso(starts_at)} until {iso(ends_at)}"
     for node in nodes:
-        publish_node(node, "node.reserved", f"Node {node.name} {told}")
+        publish_node(node, "node.reserved", f"Node {node.name} {sentence}")
     return row
 
 

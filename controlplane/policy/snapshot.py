@@ -47,22 +47,21 @@ class Placement(_Fact, gc=False):
 
 
 class ReplicaFact(_Fact, dict=True):
-    """The newest incarnation of one replica slot. `joined_ranks` said hello and are parked or training;
-    `exited_ranks` are proved gone; `in_view` member of the current view; `contributing` as of the last
-    install or catch-up; `committed_step` newest reported; `state_since_s` of `state`.
-    `standby`: its last catch-up ended in standing by, and no install has promoted it since.
-    `waiting` True: all its ranks sit in a phase that waits for others (exchange, view
+    """The newest incarnation of one replica slot. `joined_ranks` said hello and are parked or training; `exited_ranks`
+    are proved gone; `in_view` member of the current view; `contributing` as of the last install or catch-up;
+    `committed_step` newest reported; `state_since_s` of `state`. `standby`: its last catch-up ended in standing by, and
+    no install has promoted it since. `waiting` True: all its ranks sit in a phase that waits for others (exchange, view
     change), so it is no culprit; `saving` True: one of them is in a save; `silent_s` the longest that one of them has
     said nothing to its agent (None: not known), `silent_ranks` those that have said nothing for seconds while another
     speaks. `working_since_s`: since when every rank is in the phase in which it is, all in a step and one at least at
     work, or mute (None: not so, or not known). `times_out`: how often it was left out in this life without a long time
-    between (`policy.flaps`), `out_s`: server time of the last (None: never).
-    `stopped` True: every process is proved gone or its stop command succeeded; `released`: those ranks
-    that hold no device any more, where some do. `failed_starts` counts incarnations in a row that ended before
-    they contributed (0 when the loader does not count them). `ordered_out`: who ordered its eviction, and why (empty:
-    nobody), at server time `ordered_s` (None: not kept). `refused`: a node would not start it because of its checks;
-    `refused_starts` counts those among `failed_starts`. `relieved`: why another one is to take its place while it
-    trains on (empty: nobody is), see `policy.relief`."""
+    between (`policy.flaps`), `out_s`: server time of the last (None: never). `stopped` True: every process is proved
+    gone or its stop command succeeded; `released`: those ranks that hold no device any more, where some do.
+    `failed_starts` counts incarnations in a row that ended before they contributed (0 when the loader does not count
+    them). `ordered_out`: who ordered its eviction, and why (empty: nobody), at server time `ordered_s` (None: not
+    kept). `refused`: a node would not start it because of its checks; `refused_starts` counts those among
+    `failed_starts`. `relieved`: why another one is to take its place while it trains on (empty: nobody is), see
+    `policy.relief`."""
 
     index: int
     incarnation: int
@@ -107,10 +106,10 @@ class ReplicaFact(_Fact, dict=True):
 
 
 class SignalFact(_Fact):
-    """An open finding of a detector, of a kind in `policy.signals`.
-    `value` and `threshold` in the kind's own unit (seconds, score, exit code). `seen_s`: when it showed itself, by an
-    age that its node counted; `came_s`: when it came, by the server alone (None: not known). `renewed_s`: when last
-    found so (None: not since `seen_s`). `of_fleet`: on hardware under no living replica, for the fleet's own pass."""
+    """An open finding of a detector, of a kind in `policy.signals`. `value` and `threshold` in the kind's own unit
+    (seconds, score, exit code). `seen_s`: when it showed itself, by an age that its node counted; `came_s`: when it
+    came, by the server alone (None: not known). `renewed_s`: when last found so (None: not since `seen_s`). `of_fleet`:
+    on hardware under no living replica, for the fleet's own pass."""
 
     id: str
     kind: str
@@ -296,17 +295,16 @@ class JobFact(_Fact):
 
 
 class JobSnapshot(_Fact, dict=True):
-    """Everything `decide` may look at.
-
-    `blind` True: our own side was unhealthy lately, or the server has just started (first grace window), so silence is
-    no evidence. `flushes` are those of `view`'s epoch; `install` is None until everybody has flushed; it was ordered at
-    `installed_s` (server time; None: not known). `acts_last_window` counts the destructive acts of the fleet in the
-    budget's window, `disruption` those of an hour; `suspect_devices` are those whose finding (silent, lost, failing)
-    opened within it, of `fleet_devices`, and `suspect_nodes` their nodes (None: not counted by node). The server's
-    clock was last set by `clock_step_s` seconds, to `clock_set_s` (None: it was not, as far as is known).
-    `reissued_views` counts views in a row announced with unchanged members since a step was last committed. `nodes` are
-    those that matter to the job; of the others `elsewhere` tells what was asked (None: `nodes` are all). `queue`: where
-    a pending job stands (None: it is the only one that waits, or does not). `recommended`: what waits for people."""
+    """Everything `decide` may look at. `blind` True: our own side was unhealthy lately, or the server has just started
+    (first grace window), so silence is no evidence. `flushes` are those of `view`'s epoch; `install` is None until
+    everybody has flushed; it was ordered at `installed_s` (server time; None: not known). `acts_last_window` counts the
+    destructive acts of the fleet in the budget's window, `disruption` those of an hour; `suspect_devices` are those
+    whose finding (silent, lost, failing) opened within it, of `fleet_devices`, and `suspect_nodes` their nodes (None:
+    not counted by node). The server's clock was last set by `clock_step_s` seconds, to `clock_set_s` (None: it was not,
+    as far as is known). `reissued_views` counts views in a row announced with unchanged members since a step was last
+    committed. `nodes` are those that matter to the job; of the others `elsewhere` tells what was asked (None: `nodes`
+    are all). `queue`: where a pending job stands (None: it is the only one that waits, or does not). `recommended`:
+    what waits for people."""
 
     now_s: float
     blind: bool
