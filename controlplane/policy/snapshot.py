@@ -260,15 +260,15 @@ class AheadFact(_Fact):
 
 class JobFact(_Fact):
     """The job. `epoch` is its fencing token; `committed_step` the newest seen. `cancel_requested` by the user.
-    `begun_s` server time at which its first attempt began (None: none has, or it has no time limit). `progressed_s`
-    server time at which `committed_step` last rose; None: not measured. A step commits only with every member of its
-    view, so progress proves that all of them live, whatever the control plane sees of them. `incident_opened_s` of the
-    job's open incident; None: there is none. `training_s`: seconds of all its committed steps, and `faults_fired` of
-    its own schedule so far; None where the job has no schedule of faults. `looks_taken` on schedule so far, the newest
-    at `looked_s` (None: none yet). `ahead`: see `AheadFact`. `end_held_until_s`: of a job that is `finished`, until
-    when a replica that computes steps again is waited for; None: nobody is. `past_lives`: the newest incarnation of
-    each slot that earlier attempts had, and this one has not. `env_opens`: the values of its `env`, which rest sealed,
-    open with a key of this server. `parked_by`: who preempted it, and why, until somebody resumes it; ""."""
+    `begun_s`: when its first attempt began (None: none has, or it has no time limit). `progressed_s`: when
+    `committed_step` last rose (None: not measured). A step commits only with every member of its view, so progress
+    proves that all of them live. `incident_opened_s` of the job's open incident; None: there is none. `training_s`:
+    seconds of all its committed steps, and `faults_fired` of its own schedule so far; None where the job has no
+    schedule of faults. `looks_taken` on schedule so far, the newest at `looked_s` (None: none yet). `ahead`: see
+    `AheadFact`. `end_held_until_s`: of a job that is `finished`, until when a replica that computes steps again is
+    waited for; None: nobody is. `past_lives`: the newest incarnation of each slot that earlier attempts had, and this
+    one has not. `env_opens`: the values of its `env`, which rest sealed, open with a key of this server. `parked_by`:
+    who preempted it, and why, until somebody resumes it; ""."""
 
     id: str
     name: str
