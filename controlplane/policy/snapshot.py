@@ -47,21 +47,20 @@ class Placement(_Fact, gc=False):
 
 
 class ReplicaFact(_Fact, dict=True):
-    """The newest incarnation of one replica slot. `joined_ranks` said hello and are parked or training; `exited_ranks`
-    are proved gone; `in_view` member of the current view; `contributing` as of the last install or catch-up;
-    `committed_step` newest reported; `state_since_s` of `state`. `standby`: its last catch-up ended in standing by, and
-    no install has promoted it since. `waiting` True: all its ranks sit in a phase that waits for others (exchange, view
-    change), so it is no culprit; `saving` True: one of them is in a save; `silent_s` the longest that one of them has
-    said nothing to its agent (None: not known), `silent_ranks` those that have said nothing for seconds while another
-    speaks. `working_since_s`: since when every rank is in the phase in which it is, all in a step and one at least at
-    work, or mute (None: not so, or not known). `times_out`: how often it was left out in this life without a long time
-    between (`policy.flaps`), `out_s`: server time of the last (None: never). `stopped` True: every process is proved
-    gone or its stop command succeeded; `released`: those ranks that hold no device any more, where some do.
-    `failed_starts` counts incarnations in a row that ended before they contributed (0 when the loader does not count
-    them). `ordered_out`: who ordered its eviction, and why (empty: nobody), at server time `ordered_s` (None: not
-    kept). `refused`: a node would not start it because of its checks; `refused_starts` counts those among
-    `failed_starts`. `relieved`: why another one is to take its place while it trains on (empty: nobody is), see
-    `policy.relief`."""
+    """The newest incarnation of one replica slot. `joined_ranks` said hello; `exited_ranks` are proved gone; `in_view`
+    member of the current view; `contributing` as of the last install or catch-up; `committed_step` newest reported;
+    `state_since_s` of `state`. `standby`: its last catch-up ended in standing by, and no install has promoted it since.
+    `waiting` True: all its ranks sit in a phase that waits for others (exchange, view change), so it is no culprit;
+    `saving` True: one of them is in a save; `silent_s` the longest that one of them has said nothing to its agent
+    (None: not known), `silent_ranks` those that have said nothing for seconds while another speaks. `working_since_s`:
+    since when every rank is in the phase in which it is, all in a step and one at least at work, or mute (None: not so,
+    or not known). `times_out`: how often it was left out in this life without a long time between (`policy.flaps`),
+    `out_s`: server time of the last (None: never). `stopped` True: every process is proved gone or its stop command
+    succeeded; `released`: those ranks that hold no device any more, where some do. `failed_starts` counts incarnations
+    in a row that ended before they contributed (0 when the loader does not count them). `ordered_out`: who ordered its
+    eviction, and why (empty: nobody), at server time `ordered_s` (None: not kept). `refused`: a node would not start it
+    because of its checks; `refused_starts` counts those among `failed_starts`. `relieved`: why another one is to take
+    its place while it trains on (empty: nobody is)."""
 
     index: int
     incarnation: int
