@@ -1,5 +1,6 @@
 """V19, jobs that are named in a body or a query, where no address says whose they are; and what is no project's."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from controlplane.access.project_models import Role
 from controlplane.api import openapi
 from controlplane.api.faults import FAULTS
 from controlplane.dispatch.models import Command
+from controlplane.fleet.models import Reservation
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import submit_job
 from controlplane.policies.models import ShadowRun
@@ -37,6 +39,7 @@ QUERIES = {
     "GET /policy/diff": "before=0&after=0&job_id",
     "GET /policy/versions": "job_id",
     "GET /requests": "job_id",
+    "GET /reservations": "project",
 }
 POLICIES = sorted(name for name in {**BODIES, **QUERIES} if "/policy" in name)
 FILTERS = frozenset({"GET /events", "GET /events/watch", "GET /jobs", "GET /requests"})
@@ -86,13 +89,17 @@ def test_a_job_or_a_project_named_in_a_query_is_judged_too(db: None, operation: 
     found, path = tenants(), operation.removeprefix("GET ")
     name = found.project.name if QUERIES[operation] == "project" else found.job.id
     where = f"{path}?{QUERIES[operation]}={name}"
+    times = {"starts_at": now(), "ends_at": now() + timedelta(hours=1), "said_at": now()}
+    kept = Reservation.objects.create(id="resv_1", project=found.project.name, reason="r", who="user:ada", **times)
+    kept.nodes.set(found.nodes[:1])
+    shown = kept.id if operation == "GET /reservations" else found.job.id
     eve = caller_of(account("eve", daylight=Role.ADMIN)).get(where)
     if operation in FILTERS:
         assert (eve.status_code, eve.json()["items"]) == (200, [])
     else:
         assert eve.status_code == 404
     mia = caller_of(account("mia", hush_hush=Role.VIEWER)).get(where)
-    assert mia.status_code == 200 and found.job.id in mia.content.decode() + name
+    assert mia.status_code == 200 and shown in mia.content.decode() + name
 
 
 @pytest.mark.parametrize("operation", POLICIES)

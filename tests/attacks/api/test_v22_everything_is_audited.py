@@ -15,7 +15,7 @@ from controlplane.access.refusals import MAX_ROWS_A_WINDOW, WINDOW_S, Refusals, 
 from controlplane.access.services import create_api_token, create_one_time_password
 from controlplane.api import openapi
 from controlplane.api.routers import shadow
-from controlplane.fleet.models import KnownEnd, Node
+from controlplane.fleet.models import KnownEnd, Node, Reservation
 from controlplane.jobs.models import Job
 from controlplane.policies import services as policies
 from controlplane.policies import shadows
@@ -131,8 +131,16 @@ def ids(db: None, user: User) -> dict[str, str]:
         "window_id": KnownEnd.objects.create(
             id="end_1", node=nodes[1], source="spot", leaves_at=now(), reason="r", who="agent", said_at=now()
         ).id,
+        "reservation_id": _reserved(make_node("node-8")).id,
         "breaker_id": Breaker.objects.create(id="brk_1", code="burst", reason="r", opened_at=now()).id,
     }
+
+
+def _reserved(node: Node) -> Reservation:
+    times = {"starts_at": now(), "ends_at": now() + timedelta(hours=1), "said_at": now()}
+    row = Reservation.objects.create(id="resv_1", project="default", reason="r", who="user:ada", **times)
+    row.nodes.set([node])
+    return row
 
 
 def _recommended(job: Job) -> Decision:
