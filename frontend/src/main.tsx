@@ -7,7 +7,7 @@ import { QueryCache, QueryClient, QueryClientProvider } from "@tanstack/react-qu
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import { RouterProvider } from "react-router";
-import { ApiProblem } from "./api/client";
+import { ApiProblem, get } from "./api/client";
 import { keys } from "./api/queries";
 import { sessionEnded } from "./api/signin";
 import { lookForNewer } from "./lib/fresh";
@@ -39,6 +39,7 @@ const client: QueryClient = new QueryClient({
 const ended = (): void => void sessionEnded({
   leave: () => void client.resetQueries({ queryKey: keys.me }),
   resume: () => void client.invalidateQueries(),
+  isOver: () => get("/me", {}).then(() => false, (error: unknown) => error instanceof ApiProblem && error.status === 401),
 });
 
 live.onSignedOut = ended;

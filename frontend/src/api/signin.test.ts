@@ -3,7 +3,8 @@ import { holdTyped, sessionEnded, setAsk, signedInAgain } from "./signin";
 
 const left = vi.fn();
 const resumed = vi.fn();
-const ended = (): Promise<void> => sessionEnded({ leave: left, resume: resumed });
+const isOver = vi.fn(() => Promise.resolve(true));
+const ended = (): Promise<void> => sessionEnded({ leave: left, resume: resumed, isOver });
 
 afterEach(() => {
   setAsk(null);
@@ -50,6 +51,16 @@ describe("a session that ends under a read", () => {
     await signedInAgain();
     await ended();
     expect(ask).toHaveBeenCalledTimes(3);
+    expect(resumed).toHaveBeenCalledOnce();
+  });
+
+  it("is not asked for where somebody has signed in since, and the page goes on", async () => {
+    pageWith(true);
+    const ask = vi.fn(() => Promise.resolve(true));
+    setAsk(ask);
+    isOver.mockResolvedValueOnce(false);
+    await ended();
+    expect(ask).not.toHaveBeenCalled();
     expect(resumed).toHaveBeenCalledOnce();
   });
 });

@@ -42,13 +42,16 @@ export function holdTyped(): () => void {
 const wouldLose = (): boolean => typed > 0 || document.querySelector("dialog[open]") !== null;
 
 /** A read found that the session has ended: `resume` once somebody has signed in over what is there, `leave` where
-    nothing would be lost. Who would not sign in is asked by the next act, not by every read. */
-export async function sessionEnded({ leave, resume }: { leave: () => void; resume: () => void }): Promise<void> {
+    nothing would be lost. Who would not sign in is asked by the next act, not by every read. What was refused before
+    somebody signed in may be heard of after that: nobody is asked where the session `isOver` no more. */
+export async function sessionEnded({ leave, resume, isOver }: { leave: () => void; resume: () => void; isOver: () => Promise<boolean> }): Promise<void> {
   if (isAsking()) return;
   if (ask === null || !wouldLose()) {
     leave();
     return;
   }
   if (declined) return;
-  if (await signedInAgain(false)) resume();
+  const over = await isOver();
+  if (over && (isAsking() || declined)) return;
+  if (!over || (await signedInAgain(false))) resume();
 }

@@ -1,4 +1,4 @@
-import{B as e,Q as t,V as n,a as r,d as i,it as a,l as o,m as s,ot as c,rt as l,t as u,u as d}from"./paths-q4ctY4Ud.js";var f=c(a(),1),p=e=>`holdfast.draft.${e}`;function m(e){try{return localStorage.getItem(p(e))}catch{return null}}function h(e,t){try{t===null?localStorage.removeItem(p(e)):localStorage.setItem(p(e),t)}catch{}}var g=l(),_=`apiVersion: holdfast/v1
+import{B as e,Q as t,V as n,a as r,d as i,it as a,l as o,m as s,ot as c,rt as l,t as u,u as d}from"./paths-DaKY9C38.js";var f=c(a(),1),p=e=>`holdfast.draft.${e}`;function m(e){try{return localStorage.getItem(p(e))}catch{return null}}function h(e,t){try{t===null?localStorage.removeItem(p(e)):localStorage.setItem(p(e),t)}catch{}}var g=l(),_=`apiVersion: holdfast/v1
 kind: TrainJob
 metadata:
   name: my-first-job
