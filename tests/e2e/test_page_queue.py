@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page, expect
 from controlplane.fleet.models import Device
 from controlplane.jobs.models import Rank
 from controlplane.recovery.models import Request
-from tests.e2e.browser import Target
+from tests.e2e.browser import Target, picture
 from tests.e2e.rows import long_queue, queued
 from tests.e2e.test_pages_real import DESK, PLACES, look, opened
 from tests.integration.backend.builders import make_fleet
@@ -92,3 +92,46 @@ def test_a_thousand_jobs_that_wait_are_reached_to_the_last(real: Target, chromiu
                 waiting.get_by_role("button", name="Show more").click()
             expect(waiting.locator("tbody tr")).to_have_count(1_003)
             expect(waiting.get_by_role("button", name="Show more")).to_have_count(0)
+
+
+def test_nodes_are_reserved_and_given_back_on_the_page(real: Target, chromium: Browser) -> None:
+    fleet = make_fleet(3)
+    kept = Device.objects.filter(node=fleet.nodes["n1"]).count()
+    with opened(chromium, real, DESK) as page:
+        page.goto(f"{real.url}/queue")
+        panel = page.locator("section[aria-label='Reserved nodes']")
+        expect(panel).to_contain_text("No nodes are reserved")
+        panel.get_by_role("button", name="Reserve nodes").click()
+        dialog = page.get_by_role("dialog", name="Reserve nodes")
+        dialog.get_by_label("Project").select_option("default")
+        dialog.locator("select[multiple]").select_option(label="n1")
+        dialog.get_by_label("Reason (recorded with your name)").fill("a deadline")
+        picture(page, "reserve-nodes")
+        dialog.get_by_role("button", name="Reserve", exact=True).click()
+        dialog.get_by_role("button", name="Close").last.click()
+        row = panel.locator("tbody tr")
+        expect(row).to_have_count(1)
+        expect(row).to_contain_text("default")
+        expect(row).to_contain_text("a deadline")
+        page.reload()
+        expect(page.locator(".figures")).to_contain_text("Reserved")
+        assert int(figures(page)["Reserved"]) == kept == figures_of_rows()
+        picture(page, "reserved-nodes")
+        panel.get_by_role("link", name="n1").click()
+        expect(page.get_by_text("Only its jobs start here then")).to_be_visible()
+        picture(page, "reserved-node")
+        page.go_back()
+        panel.get_by_role("button", name="Cancel", exact=True).click()
+        dialog = page.get_by_role("dialog", name="Cancel the reservation")
+        dialog.get_by_label("Reason (recorded with your name)").fill("it is over")
+        dialog.get_by_role("button", name="Cancel it").click()
+        dialog.get_by_role("button", name="Close").last.click()
+        expect(panel).to_contain_text("No nodes are reserved")
+
+
+def figures_of_rows() -> int:
+    """Free devices of reserved nodes, one by one."""
+    held = Rank.objects.filter(released_at=None).values("device")
+    return Device.objects.filter(node__reservations__over_at=None, node__reservations__isnull=False).exclude(
+        pk__in=held
+    ).count()  # fmt: skip
