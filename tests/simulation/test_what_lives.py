@@ -26,6 +26,19 @@ NOT_YET = {
     "JobFact.end_held_until_s": "no step is computed again",
     "CheckpointFact.holders": "no checkpoint lies on the nodes' own disks",
     "Victim.borrows": "no world has projects",
+    **dict.fromkeys(
+        (
+            "JobFact.project",
+            "NodeFact.reservations",
+            "QueuePlace.alone",
+            "Reservation.from_s",
+            "Reservation.id",
+            "Reservation.project",
+            "Reservation.shown",
+            "Reservation.until_s",
+        ),
+        "nodes are reserved in days of the queue (`simulator.queue_promises`), and in no world of processes",
+    ),
 }
 NO_ACTION: dict[str, str] = {}
 NO_COMMAND = {"order_recompute": "no step is computed again"}
