@@ -22,23 +22,15 @@ from controlplane.simulator.timing import Timing
 from controlplane.simulator.world import World, WorldPlan, job_spec
 from tests.simulation.living import ACTIONS, COMMANDS, Living, fields
 
+RESERVED = "nodes are reserved in days of the queue (`simulator.queue_promises`), and in no world of processes"
 NOT_YET = {
     "JobFact.end_held_until_s": "no step is computed again",
     "CheckpointFact.holders": "no checkpoint lies on the nodes' own disks",
     "Victim.borrows": "no world has projects",
-    **dict.fromkeys(
-        (
-            "JobFact.project",
-            "NodeFact.reservations",
-            "QueuePlace.alone",
-            "Reservation.from_s",
-            "Reservation.id",
-            "Reservation.project",
-            "Reservation.shown",
-            "Reservation.until_s",
-        ),
-        "nodes are reserved in days of the queue (`simulator.queue_promises`), and in no world of processes",
-    ),
+    "JobFact.project": RESERVED,
+    "NodeFact.reservations": RESERVED,
+    "QueuePlace.alone": RESERVED,
+    **{f"Reservation.{name}": RESERVED for name in ("from_s", "id", "project", "shown", "until_s")},
 }
 NO_ACTION: dict[str, str] = {}
 NO_COMMAND = {"order_recompute": "no step is computed again"}
