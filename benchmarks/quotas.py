@@ -8,7 +8,7 @@ end. All have the same plan (`policy.queue.schedule`), jobs and priorities. Jobs
 
 import argparse
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -17,7 +17,8 @@ import msgspec
 from benchmarks.preemption import DAY_S, DAYS, NODES, OF_EACH, POLICY, week
 from benchmarks.report import Report
 from controlplane.policy.queue.rows import QueuePlan, Share
-from controlplane.simulator.intervals import Choice, Queue, Work, least_lost
+from controlplane.simulator.courses import Work
+from controlplane.simulator.intervals import Choice, Queue, least_lost
 
 QUOTAS = {"red": 128, "blue": 64, "green": 32, "grey": 32}
 """Devices: together they are the fleet."""
@@ -25,9 +26,9 @@ BUSY = (0.1, 0.5, 1.0, 3.0)
 """So much of its quota's part of the work a project asks for on one day, against the others."""
 
 
-def kept(queue: Queue, plan: QueuePlan) -> Sequence[str]:
+def kept(queue: Queue, plan: QueuePlan) -> Mapping[str, Sequence[int]]:
     """Who yields where nobody gives back what is borrowed: whom the job outranks."""
-    return [] if any(victim.borrows for victim in plan.victims) else least_lost(queue, plan)
+    return {} if any(victim.borrows for victim in plan.victims) else least_lost(queue, plan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +48,11 @@ WAYS = (
 
 
 def shared_week(seed: int, days: int = DAYS) -> list[Work]:
-    """The jobs of `preemption.week`, each of a project whose quota holds it: by the quotas, and by who is busy on its
+    """The jobs of `preemption.week`, none of which gives single replicas, each of a project whose quota holds it: by the quotas, and by who is busy on its
     day."""
     draw, found = random.Random(f"week of projects {seed}"), list[Work]()
     busy = [{name: quota * draw.choice(BUSY) for name, quota in QUOTAS.items()} for _ in range(days)]
-    for work in week(seed, days):
+    for work in week(seed, days, shrinks=0.0):
         able = [name for name, quota in QUOTAS.items() if work.devices <= quota]
         today = busy[int(work.arrives_s // DAY_S)]
         found.append(replace(work, project=draw.choices(able, [today[name] for name in able])[0]))
