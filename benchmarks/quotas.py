@@ -48,8 +48,8 @@ WAYS = (
 
 
 def shared_week(seed: int, days: int = DAYS) -> list[Work]:
-    """The jobs of `preemption.week`, none of which gives single replicas, each of a project whose quota holds it: by the quotas, and by who is busy on its
-    day."""
+    """The jobs of `preemption.week`, none of which gives single replicas, each of a project whose quota holds it: by
+    the quotas, and by who is busy on its day."""
     draw, found = random.Random(f"week of projects {seed}"), list[Work]()
     busy = [{name: quota * draw.choice(BUSY) for name, quota in QUOTAS.items()} for _ in range(days)]
     for work in week(seed, days, shrinks=0.0):
