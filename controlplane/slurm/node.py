@@ -1,0 +1,143 @@
+"""What `srun` starts on each node of an allocation: keeps the node's agent running, and ends with it.
+
+`python -m controlplane.slurm.node`. An agent that dies is started again and adopts its ranks, as the death of the task
+would end them. SIGTERM and SIGUSR1 are passed on: they are the end of the allocation, and the agent leaves by itself
+within the grace (`agents.core.outer_end`). An agent that dies meanwhile is started again with the time that is left.
+The exit code is the agent's; codes that starting again would not change end the task too.
+"""
+
+import argparse
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import FrameType
+
+from controlplane.slurm import places
+from controlplane.slurm.environment import Allocation, NoAllocation, read
+
+ENDS = (signal.SIGTERM, signal.SIGUSR1)
+FINAL = frozenset({0, 2, 3, 4})
+"""The agent's own: done, wrong settings, locked, enrolment refused (`agents.main`)."""
+FIRST_DELAY_S, MAX_DELAY_S, STABLE_S = 1.0, 30.0, 60.0
+MIN_GRACE_S, POLL_S = 1.0, 0.1
+FILES_TIMEOUT_S = 60.0
+
+
+class Keeper:
+    """One agent at a time. `argv` makes its command line for a grace in seconds."""
+
+    def __init__(self, argv: Callable[[float], Sequence[str]], *, grace_s: float) -> None:
+        self._argv, self._grace_s = argv, grace_s
+        self._child: subprocess.Popen[bytes] | None = None
+        self._asked: tuple[signal.Signals, float] | None = None
+
+    def listen(self) -> None:
+        """From now on the signals are passed on."""
+        for number in ENDS:
+            signal.signal(number, self._on_signal)
+
+    def keep(self) -> int:
+        """Until the agent ends for good; its exit code, or 128 and the signal that ended it."""
+        delay_s = FIRST_DELAY_S
+        while True:
+            began_s = time.monotonic()
+            code = self._run()
+            if code in FINAL or self._is_over():
+                return code if code >= 0 else 128 - code
+            delay_s = FIRST_DELAY_S if time.monotonic() - began_s > STABLE_S else min(delay_s * 2, MAX_DELAY_S)
+            print(f"the agent ended with {code}; it is started again in {delay_s:.0f} s", file=sys.stderr, flush=True)
+            self._wait(delay_s)
+
+    def _run(self) -> int:
+        """A signal that comes before the agent listens waits for it: it begins with both blocked."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
+        try:
+            self._child = subprocess.Popen(list(self._argv(self._left_s())), stdin=subprocess.DEVNULL)
+            if self._asked is not None:
+                self._child.send_signal(self._asked[0])
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        code = self._child.wait()
+        self._child = None
+        return code
+
+    def _left_s(self) -> float:
+        passed_s = time.monotonic() - self._asked[1] if self._asked is not None else 0.0
+        return max(MIN_GRACE_S, self._grace_s - passed_s)
+
+    def _is_over(self) -> bool:
+        return self._asked is not None and time.monotonic() - self._asked[1] >= self._grace_s
+
+    def _wait(self, delay_s: float) -> None:
+        """Shorter where the end has been announced: ranks may wait for who saves them."""
+        until_s = time.monotonic() + delay_s
+        while time.monotonic() < until_s and self._asked is None:
+            time.sleep(POLL_S)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self._asked is None:
+            self._asked = (signal.Signals(number), time.monotonic())
+        if self._child is not None:
+            self._child.send_signal(number)
+
+
+def agent_argv(options: argparse.Namespace, here: Allocation, *, folder: Path, grace_s: float) -> tuple[str, ...]:
+    """The agent of this node."""
+    pinned = ("--tls-ca-file", options.tls_ca_file) if options.tls_ca_file else ()
+    near = ("--segment", here.segment) if here.segment else ()
+    return (
+        sys.executable, "-m", "agents", "--server", options.server, *pinned,
+        "--join-token-file", options.join_token_file, "--name", here.node + options.suffix,
+        "--state-dir", str(folder / "a"),
+        "--probe", options.probe, "--devices", str(options.devices), "--metrics-bind", "off",
+        "--tenancy", "allocation", "--grace-s", f"{grace_s:g}", *near,
+    )  # fmt: skip
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The options that `guest` gives."""
+    parser = argparse.ArgumentParser(prog="python -m controlplane.slurm.node", description="A node of an allocation.")
+    parser.add_argument("--server", required=True, help="wss:// URL of the control plane")
+    parser.add_argument("--join-token-file", required=True)
+    parser.add_argument("--tls-ca-file", default="")
+    parser.add_argument("--directory", type=Path, required=True, help="of the allocation, which all nodes see")
+    parser.add_argument("--probe", default="nvml")
+    parser.add_argument("--devices", type=int, default=0)
+    parser.add_argument("--grace-s", type=float, required=True)
+    parser.add_argument("--suffix", default="", help="of the node's name, where the server knows other allocations too")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str]) -> int:
+    """The exit code of the task."""
+    options = parse(argv)
+    try:
+        here = read()
+        folder = places.local(here.job, here.index)
+    except (NoAllocation, places.PlaceError) as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return 2
+    keeper = Keeper(lambda left_s: agent_argv(options, here, folder=folder, grace_s=left_s), grace_s=options.grace_s)
+    keeper.listen()
+    _await_files(Path(name) for name in (options.join_token_file, options.tls_ca_file) if name)
+    try:
+        return keeper.keep()
+    finally:
+        for jobs in (folder / "a" / "jobs", folder / "a-jobs"):
+            places.keep_logs(jobs / "logs", options.directory / "logs" / here.node)
+        places.forget(folder)
+
+
+def _await_files(paths: Iterable[Path]) -> None:
+    """A file that another node has just written may take a moment to be seen on a network's file system."""
+    until_s = time.monotonic() + FILES_TIMEOUT_S
+    for path in paths:
+        while not path.exists() and time.monotonic() < until_s:
+            time.sleep(POLL_S)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,165 @@
+"""What is asked of Slurm for one job, checked: nothing in a `Plan` can be taken for anything but a value.
+
+Called by `holdfast slurm submit`. Pure: the job spec's text comes in, and paths are not opened.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import PurePosixPath
+
+from controlplane.protocol.plain import shown
+from controlplane.protocol.spec import JobSpec
+from controlplane.protocol.spec_lint import lint
+from controlplane.protocol.spec_text import SpecTextError, parse_yaml
+
+MAX_NODES = 4096
+MAX_GPUS = 64
+MAX_SPEC_BYTES = 256 * 1024
+MIN_GRACE_S, MAX_GRACE_S = 10, 3600
+MAX_PATH_BYTES = 400
+PROBES = ("nvml", "simulated")
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}")
+_LIST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+,-]{0,255}")
+_FEATURES = re.compile(r"[A-Za-z0-9\[(!][A-Za-z0-9_.+&|!*\[\]()-]{0,255}")
+_TIME = re.compile(r"([0-9]{1,4}-)?[0-9]{1,5}(:[0-9]{1,2}){0,2}")
+_PATH = re.compile(r"/[A-Za-z0-9_.+@=:,/-]*")
+_SERVER = re.compile(r"(https://[A-Za-z0-9][A-Za-z0-9.-]{0,253}|http://(127\.0\.0\.1|localhost))(:[0-9]{1,5})?")
+
+
+class PlanError(ValueError):
+    """What was asked for cannot be: what is wrong, and `fix`, how to put it right."""
+
+    def __init__(self, message: str, fix: str) -> None:
+        super().__init__(message)
+        self.fix = fix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One allocation of `nodes` + `spares` nodes for the job of `spec_text`.
+
+    `python` runs Holdfast on every node, in `checkout` where it is no installed package (""). `directory`, on a file
+    system of all nodes, gets one folder for each allocation. `grace_s`: so long before the time limit Slurm warns.
+    `kill_wait_s`: from the signal of `scancel` to the end (Slurm's KillWait). `server` "": a control plane of the
+    allocation's own; else `join_token_file` holds a token of it. "" of the others: Slurm's default."""
+
+    spec_text: str
+    job_name: str
+    nodes: int
+    spares: int
+    gpus_per_node: int
+    python: str
+    directory: str
+    checkout: str = ""
+    time: str = ""
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    constraint: str = ""
+    reservation: str = ""
+    grace_s: int = 60
+    kill_wait_s: int = 30
+    probe: str = "nvml"
+    server: str = ""
+    join_token_file: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises PlanError: a plan that is wrong does not exist."""
+        for field in fields(self):
+            check = _CHECKS.get(field.name)
+            value = getattr(self, field.name)
+            if check is not None and (value != "" or field.name in _NEEDED) and (wrong := check(value)):
+                option = f"--{field.name.replace('_', '-')}"
+                raise PlanError(
+                    f"{option} {shown(str(value)[:80])!r} is not possible: {wrong}", f"give another {option}"
+                )
+        if bool(self.server) is not bool(self.join_token_file):
+            raise PlanError(
+                "--server and --join-token-file belong together",
+                "a control plane that stands already admits these nodes by a token: `holdfast join-token create` makes"
+                " one, with --uses for all nodes",
+            )
+
+
+def plan_of(spec: bytes, *, gpus_per_node: int | None, **given: object) -> Plan:
+    """The plan for a job spec's text (YAML or JSON). `gpus_per_node` None: as many as the spec asks for. Raises
+    PlanError with the first fault."""
+    text, job = _read(spec)
+    wanted = job.spec.resources
+    plan = Plan(
+        spec_text=text,
+        job_name=job.metadata.name,
+        gpus_per_node=wanted.gpus_per_node if gpus_per_node is None else gpus_per_node,
+        **given,  # type: ignore[arg-type]
+    )
+    if wanted.nodes > plan.nodes:
+        raise PlanError(
+            f"the job wants {wanted.nodes} nodes (spec.resources.nodes) and --nodes is {plan.nodes}:"
+            " it would never start",
+            f"give --nodes {wanted.nodes}, or change the spec",
+        )
+    if wanted.gpus_per_node > plan.gpus_per_node:
+        raise PlanError(
+            f"the job wants {wanted.gpus_per_node} devices of a node (spec.resources.gpus_per_node) and --gpus-per-node"
+            f" is {plan.gpus_per_node}: it would never start",
+            f"give --gpus-per-node {wanted.gpus_per_node}, or change the spec",
+        )
+    return plan
+
+
+def _read(spec: bytes) -> tuple[str, JobSpec]:
+    if len(spec) > MAX_SPEC_BYTES:
+        raise PlanError(f"the job spec has {len(spec)} bytes; {MAX_SPEC_BYTES} at most", "leave out what is no spec")
+    try:
+        text = spec.decode("utf-8")
+        found = lint(parse_yaml(spec))
+    except (UnicodeDecodeError, SpecTextError) as error:
+        raise PlanError(f"the job spec cannot be read: {error}", "fix the file's syntax") from error
+    if "\0" in text or "\r" in text:
+        raise PlanError("the job spec has a NUL or a carriage return in it", "save it as plain text with newlines")
+    if found.spec is None:
+        fault = found.faults[0]
+        more = f" (and {len(found.faults) - 1} more: `holdfast job validate`)" if len(found.faults) > 1 else ""
+        raise PlanError(f"the job spec is not valid: {fault.pointer}: {fault.message}{more}", fault.fix)
+    return text, found.spec
+
+
+Check = Callable[[object], str]
+
+
+def _number(low: int, high: int) -> Check:
+    return lambda value: "" if type(value) is int and low <= value <= high else f"it must be {low} to {high}"
+
+
+def _like(pattern: "re.Pattern[str]", words: str) -> Check:
+    return lambda value: "" if isinstance(value, str) and pattern.fullmatch(value) else words
+
+
+def _path(value: object) -> str:
+    if not isinstance(value, str) or not _PATH.fullmatch(value) or ".." in PurePosixPath(value).parts:
+        return "it must be an absolute path of letters, digits and _.+@=:,/- without '..'"
+    return "" if len(value) <= MAX_PATH_BYTES else f"it must be at most {MAX_PATH_BYTES} bytes long"
+
+
+_NEEDED = frozenset({"job_name", "python", "directory", "probe"})
+_CHECKS: dict[str, Check] = {
+    "job_name": _like(_WORD, "it must be letters, digits and _.+-"),
+    "nodes": _number(1, MAX_NODES),
+    "spares": _number(0, MAX_NODES),
+    "gpus_per_node": _number(0, MAX_GPUS),
+    "grace_s": _number(MIN_GRACE_S, MAX_GRACE_S),
+    "kill_wait_s": _number(1, MAX_GRACE_S),
+    "python": _path,
+    "directory": _path,
+    "checkout": _path,
+    "join_token_file": _path,
+    "time": _like(_TIME, "it must be minutes, MM:SS, HH:MM:SS, or DAYS-HH[:MM[:SS]]"),
+    "partition": _like(_LIST, "it must be names of partitions, with commas"),
+    "account": _like(_WORD, "it must be letters, digits and _.+-"),
+    "qos": _like(_WORD, "it must be letters, digits and _.+-"),
+    "constraint": _like(_FEATURES, "it must be names of features with & | ! * [ ] ( )"),
+    "reservation": _like(_LIST, "it must be names of reservations, with commas"),
+    "probe": lambda value: "" if value in PROBES else f"it must be {' or '.join(PROBES)}",
+    "server": _like(_SERVER, "it must be https://HOST[:PORT], or http:// on loopback"),
+}

@@ -1,0 +1,233 @@
+"""`holdfast slurm submit` on a real Slurm, by a user without rights: a job outlives a killed rank, is done, and leaves
+nothing behind; a job whose allocation is taken back saves within the grace."""
+
+import json
+import pwd
+import re
+import shutil
+import ssl
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from controlplane.demo.config import DemoConfig
+from controlplane.demo.driver import Driver
+from controlplane.demo.installation import Installation
+from controlplane.slurm import answers, places
+from tests.house.tree import ROOT
+from tests.scenes.helpers import scene_job
+from tests.slurm.cluster import KILL_WAIT_S, NODES, USER, Cluster, kill
+
+pytestmark = pytest.mark.timeout(280)
+START_S, END_S = 120.0, 200.0
+PYTHON = {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "HOLDFAST_TRAINER_NICE": "3"}
+
+
+class Run:
+    """One submission: what its user sees of it. `settings`: of the user's environment."""
+
+    def __init__(
+        self, cluster: Cluster, spec: dict[str, Any], *options: str, settings: dict[str, str] | None = None
+    ) -> None:
+        self.cluster = cluster
+        path = cluster.folder / f"{spec['metadata']['name']}.yaml"
+        path.write_text(yaml.safe_dump(spec))
+        path.chmod(0o644)
+        done = cluster.as_user(
+            sys.executable, "-m", "controlplane.cli", "slurm", "submit", str(path), "--nodes", "3", "--spares", "1",
+            "--probe", "simulated", "--directory", str(cluster.folder / "runs"), *options,
+            environment=PYTHON | (settings or {}),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        self.id = done.stdout.strip()
+        assert re.fullmatch(r"\d+", self.id), done.stdout
+        self.directory = cluster.folder / "runs" / self.id
+
+    @property
+    def output(self) -> str:
+        """Of the batch script so far."""
+        path = self.directory.parent / f"slurm-{self.id}.out"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def ask(self, path: str) -> Any:
+        """The allocation's own server, over TLS, with the credentials that the user has."""
+        text = (self.directory / "holdfast.toml").read_text()
+        url, token = re.findall(r'^(?:url|token) = "(.*)"$', text, re.MULTILINE)
+        trusted = ssl.create_default_context(cafile=self.directory / "server.crt")
+        request = urllib.request.Request(f"{url}/api/v1{path}", headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(request, timeout=20, context=trusted) as answer:
+            return json.load(answer)
+
+    def wait(self, what: str, ask: Callable[[], Any], *, timeout_s: float = START_S) -> Any:
+        """Until it is so; a server that does not answer is asked again, a batch job that has ended is not."""
+
+        def found() -> Any:
+            assert self.state() in ("PENDING", "RUNNING"), f"{what}: {self.state()}\n{self.evidence()}"
+            try:
+                return ask()
+            except (OSError, ValueError):
+                return None
+
+        try:
+            return self.cluster.wait(what, found, timeout_s=timeout_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.evidence()}") from error
+
+    def agent(self, node: str) -> int:
+        """The pid of the node's agent; 0: there is none."""
+        wanted = f" -m agents --server wss://127.0.0.1:{self.port()} ", f" --name {node} "
+        found = (pid for pid, line in processes() if all(part in line for part in wanted))
+        return next(found, 0)
+
+    def port(self) -> str:
+        """Of the allocation's own server."""
+        return (self.directory / "page").read_text().split("\n")[0].rpartition(":")[2]
+
+    def job(self) -> dict[str, Any]:
+        jobs = self.ask("/jobs")["items"]
+        return self.ask(f"/jobs/{jobs[0]['id']}") if jobs else {}
+
+    def trains(self, step: int) -> dict[str, Any]:
+        """The job once it has committed that many steps."""
+        reached = lambda: job if (job := self.job()).get("committed_step", 0) >= step else None  # noqa: E731
+        return self.wait(f"step {step}", reached)  # type: ignore[no-any-return]
+
+    def said(self) -> dict[str, str]:
+        """`scontrol show job`."""
+        return dict(re.findall(r"(\w+)=(\S*)", self.cluster.run("scontrol", "--oneliner", "show", "job", self.id)))
+
+    def state(self) -> str:
+        return self.said()["JobState"]
+
+    def ended(self, *, timeout_s: float = END_S) -> int:
+        """The exit code of the batch script, once no node has anything of it."""
+        over = lambda: self.state() not in ("PENDING", "RUNNING", "COMPLETING")  # noqa: E731
+        try:
+            self.cluster.wait("the batch job has ended", over, timeout_s=timeout_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.evidence()}") from error
+        return int(self.said()["ExitCode"].partition(":")[0])
+
+    def evidence(self) -> str:
+        """What is to be known of a run that went wrong."""
+        logs = {path.name: path.read_text(errors="replace")[-1500:] for path in self.directory.rglob("*.log")}
+        return f"{self.output[-3000:]}\n" + "\n".join(f"--- {name}\n{text}" for name, text in sorted(logs.items()))
+
+
+def processes() -> list[tuple[int, str]]:
+    """(pid, command line) of the user who submits; all of them are of his jobs."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and entry.stat().st_uid == pwd.getpwnam(USER).pw_uid:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found.append((int(entry.name), line))
+        except OSError:
+            continue
+    return [(pid, line) for pid, line in found if line]
+
+
+def assert_nothing_is_left(cluster: Cluster) -> None:
+    cluster.wait("all nodes are idle again", lambda: cluster.idle() == len(NODES), timeout_s=30)
+    assert processes() == []
+    assert not places.ROOT.joinpath(f"hf-{pwd.getpwnam(USER).pw_uid}").exists()
+
+
+def test_a_researchers_job_outlives_a_killed_rank_is_certified_and_leaves_nothing_behind(cluster: Cluster) -> None:
+    run = Run(cluster, scene_job(name="tonight", steps=140))
+    job = run.trains(12)
+    agent = run.agent("n3")
+    kill(agent)
+    run.wait("its agent is started again", lambda: run.agent("n3") not in (0, agent))
+    first = run.ask(f"/jobs/{job['id']}/replicas")["items"]
+    kill(next(rank["pid"] for replica in first if replica["current"] for rank in replica["ranks"]))
+
+    def recovered() -> Any:
+        found = run.ask(f"/jobs/{job['id']}/incidents")["items"]
+        return found if found and found[0]["state"] in ("resolved", "mitigated") else None
+
+    run.wait("the incident is over", recovered)
+    assert run.ended() == 0, run.evidence()
+    kept = json.loads((run.directory / "job.json").read_text())
+    incidents = json.loads((run.directory / "incidents.json").read_text())
+    assert (kept["state"], kept["committed_step"], kept["attempt"]) == ("succeeded", 140, 1), "no restart"
+    assert [incident["certificate"]["state"] for incident in incidents] == ["green"], incidents
+    assert "The job is done: 140 steps." in run.output
+    assert not (run.directory / "join-token").exists()
+    assert_nothing_is_left(cluster)
+
+
+def test_answers_of_the_real_programs_are_read(cluster: Cluster) -> None:
+    assert answers.kill_wait_s(cluster.run("scontrol", "show", "config") + "\n") == KILL_WAIT_S
+    for node in NODES:
+        assert answers.address(cluster.run("scontrol", "--oneliner", "show", "node", node) + "\n") == "127.0.0.1"
+    listed = cluster.run("sinfo", "--noheader", "--format", answers.PARTITIONS_FORMAT) + "\n"
+    (main,) = answers.partitions(listed)
+    assert (main.name, main.up, main.nodes) == ("main", True, len(NODES))
+
+
+def test_what_slurm_refuses_is_said_in_its_words_with_what_there_is(cluster: Cluster) -> None:
+    path = cluster.folder / "refused.yaml"
+    path.write_text(yaml.safe_dump(scene_job(name="refused")))
+    done = cluster.as_user(
+        sys.executable, "-m", "controlplane.cli", "slurm", "submit", str(path), "--nodes", "3", "--partition", "gpux",
+        environment=PYTHON,
+    )  # fmt: skip
+    assert done.returncode == 1 and done.stdout == ""
+    assert "error: sbatch refused: sbatch: error: invalid partition specified: gpux" in done.stderr
+    assert "fix: there is no partition gpux here; there is: main" in done.stderr
+
+
+@pytest.mark.parametrize("how", [(), ("--signal=TERM",)], ids=["scancel", "as-before-the-time-limit"])
+def test_a_job_whose_allocation_is_taken_back_saves_within_the_grace_and_leaves_nothing_behind(
+    cluster: Cluster, how: tuple[str, ...]
+) -> None:
+    """By `scancel`, which signals the batch script too and kills after KillWait; and as `--signal` does before the time
+    limit: the tasks of the step alone."""
+    run = Run(cluster, scene_job(name="taken", steps=20000, interval_steps=100000))
+    at = run.trains(12)["committed_step"]
+    began_s = time.monotonic()
+    cluster.run("scancel", *how, run.id)
+    code = run.ended(timeout_s=KILL_WAIT_S + 30)
+    assert (run.said()["JobState"], code) == ("FAILED" if how else "CANCELLED", 6), run.evidence()
+    taken_s = time.monotonic() - began_s
+    kept = json.loads((run.directory / "job.json").read_text())
+    assert kept["state"] in ("preempted", "pending"), run.evidence()
+    assert kept["last_checkpoint_step"] is not None and kept["last_checkpoint_step"] >= at, run.evidence()
+    # Steps that are committed while the save is written may be of the next attempt.
+    assert kept["committed_step"] - kept["last_checkpoint_step"] <= 3, run.evidence()
+    assert taken_s < KILL_WAIT_S, run.output
+    assert json.loads((run.directory / "incidents.json").read_text()) == [], "no fault, no incident"
+    assert_nothing_is_left(cluster)
+
+
+def test_with_a_server_that_stands_already_agents_join_it_and_the_job_is_its_own(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    checkpoints = cluster.folder / "checkpoints"
+    checkpoints.mkdir()
+    shutil.chown(checkpoints, USER)
+    with Installation(DemoConfig(directory=tmp_path / "c", port=0, nodes=0, spare_nodes=0, demo=False,
+                                 server_env={"HOLDFAST_CHECKPOINT_ROOT": str(checkpoints)})) as server:  # fmt: skip
+        server.one_time_password()
+        token = cluster.folder / "join-token"
+        token.write_text(server.manage("create_join_token", "--cidr", "127.0.0.0/8", "--uses", "4").split()[-1])
+        shutil.chown(token, USER)
+        admin = server.api_token("admin")
+        run = Run(
+            cluster, scene_job(name="guest-of-a-server", steps=25), "--server", server.addresses.web,
+            "--join-token-file", str(token), settings={"HOLDFAST_TOKEN": admin},
+        )  # fmt: skip
+        assert run.ended() == 0, run.evidence()
+        driver = Driver(server.addresses.web, admin)
+        assert driver.job("guest-of-a-server")["state"] == "succeeded"
+        assert sorted(node["name"] for node in driver.items("/nodes")) == [f"n{n}.{run.id}" for n in range(1, 5)]
+    assert "The job is done: 25 steps." in run.output and "Starting the control plane" not in run.output
+    assert token.exists(), "it is the user's own"
+    assert_nothing_is_left(cluster)

@@ -1,0 +1,191 @@
+"""An agent is kept running, and told of the end; real processes in the agent's place."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from controlplane.slurm import node, places
+from controlplane.slurm.environment import Allocation, NoAllocation, read, segment
+from controlplane.slurm.node import Keeper, agent_argv, parse
+
+pytestmark = pytest.mark.timeout(60)
+# Listens only after half a second, as an agent that is still importing; leaves 0.2 s after SIGTERM, with the grace that
+# it was given in the file.
+AGENT = """
+import pathlib, signal, sys, time
+log = pathlib.Path(sys.argv[1])
+def ends(number, _):
+    with log.open("a") as said:
+        said.write(f"{number} {sys.argv[2]}\\n")
+    time.sleep(0.2)
+    sys.exit(0)
+time.sleep(0.5)
+for number in (signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, ends)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGUSR1))
+# Closed by name: a signal that comes while a file closes by itself is lost there, with the exit it asks for.
+with log.open("a") as said:
+    said.write("up\\n")
+time.sleep(40)
+"""
+KEEP = """
+import sys
+from controlplane.slurm.node import Keeper
+keeper = Keeper(lambda grace_s: (sys.executable, "-c", sys.argv[1], sys.argv[2], f"{grace_s:.2f}"), grace_s=20.0)
+keeper.listen()
+sys.exit(keeper.keep())
+"""
+
+
+def started(log: Path, agent: str = AGENT) -> "subprocess.Popen[bytes]":
+    """A keeper as a process of its own: signals are its business."""
+    return subprocess.Popen([sys.executable, "-c", KEEP, agent, str(log)], stderr=subprocess.PIPE)
+
+
+def lines(log: Path, count: int) -> list[str]:
+    until_s = time.monotonic() + 20.0
+    while not log.exists() or len(log.read_text().splitlines()) < count:
+        assert time.monotonic() < until_s, log.read_text() if log.exists() else "nothing"
+        time.sleep(0.02)
+    return log.read_text().splitlines()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_the_signal_of_the_end_is_passed_on_and_the_agents_code_is_its_own(tmp_path: Path, number: int) -> None:
+    log = tmp_path / "log"
+    keeper = started(log)
+    lines(log, 1)
+    keeper.send_signal(number)
+    assert keeper.wait(20) == 0
+    assert lines(log, 2) == ["up", f"{int(number)} 20.00"]
+
+
+def test_a_signal_that_comes_before_the_agent_listens_is_not_its_death(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    signalling = AGENT.replace("time.sleep(0.5)", "log.write_text('here\\n'); time.sleep(0.5)")
+    keeper = started(log, signalling)
+    lines(log, 1)
+    keeper.send_signal(signal.SIGTERM)
+    assert keeper.wait(20) == 0
+    assert lines(log, 2)[:2] == ["here", "15 20.00"]
+
+
+def test_an_agent_that_dies_is_started_again(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    dies_once = AGENT.replace(
+        "time.sleep(40)", "if len(log.read_text().splitlines()) == 1: sys.exit(1)\ntime.sleep(40)"
+    )
+    keeper = started(log, dies_once)
+    assert lines(log, 2) == ["up", "up"]
+    keeper.send_signal(signal.SIGTERM)
+    assert keeper.wait(20) == 0
+    assert keeper.stderr is not None and b"ended with 1; it is started again" in keeper.stderr.read()
+
+
+def test_an_agent_that_dies_at_the_end_is_started_again_with_what_is_left_of_the_grace(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    dies = AGENT.replace(
+        "sys.exit(0)", "sys.exit(0 if 'dead' in log.read_text() else (log.open('a').write('dead\\n'), 1)[1])"
+    )
+    keeper = started(log, dies)
+    lines(log, 1)
+    keeper.send_signal(signal.SIGTERM)
+    assert keeper.wait(30) == 0
+    said = lines(log, 4)
+    assert said[:3] == ["up", "15 20.00", "dead"]
+    number, left_s = said[-1].split()
+    assert number == "15" and 10.0 < float(left_s) < 19.9
+
+
+@pytest.mark.parametrize("code", [0, 2, 3, 4])
+def test_what_another_start_would_not_change_ends_the_task(code: int) -> None:
+    assert Keeper(lambda _grace_s: (sys.executable, "-c", f"raise SystemExit({code})"), grace_s=5.0).keep() == code
+
+
+def test_the_agent_is_one_of_an_allocation_with_its_own_folder(tmp_path: Path) -> None:
+    options = parse(["--server", "wss://n1:9", "--join-token-file", "/t", "--tls-ca-file", "/c", "--directory", "/d",
+                     "--probe", "simulated", "--devices", "2", "--grace-s", "60", "--suffix", ".7"])  # fmt: skip
+    here = Allocation(job="7", node="n1", index="0", segment="s0.s1")
+    argv = agent_argv(options, here, folder=tmp_path, grace_s=12.5)
+    words = dict(zip(argv[3::2], argv[4::2], strict=True))
+    assert words == {
+        "--server": "wss://n1:9", "--tls-ca-file": "/c", "--join-token-file": "/t", "--name": "n1.7",
+        "--state-dir": f"{tmp_path}/a", "--probe": "simulated", "--devices": "2", "--metrics-bind": "off",
+        "--tenancy": "allocation", "--grace-s": "12.5", "--segment": "s0.s1",
+    }  # fmt: skip
+    assert "--segment" not in agent_argv(
+        options, Allocation(job="7", node="n1", index="0", segment=""), folder=tmp_path, grace_s=1
+    )
+
+
+def test_slurms_variables_are_checked() -> None:
+    good = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "gpu-a1", "SLURM_NODEID": "3"}
+    assert read(good) == Allocation(job="7", node="gpu-a1", index="3", segment="")
+    for name, wrong in (
+        ("SLURM_JOB_ID", "../7"),
+        ("SLURM_JOB_ID", ""),
+        ("SLURMD_NODENAME", "a b"),
+        ("SLURM_NODEID", "-1"),
+    ):
+        with pytest.raises(NoAllocation, match=name):
+            read(good | {name: wrong})
+
+
+@pytest.mark.parametrize(
+    ("address", "pattern", "found"),
+    [
+        ("s0.s1.n3", "switch.switch.node", "s0.s1"), ("n3", "node", ""), ("", "", ""), ("b1.n3", "block.node", "b1"),
+        ("s0.n3", "node", ""), ("s0.s1", "switch.switch", ""), ("a b.n3", "switch.node", ""),
+        ("x" * 99 + ".n3", "switch.node", ""),
+    ],
+)  # fmt: skip
+def test_the_segment_is_what_is_above_the_node(address: str, pattern: str, found: str) -> None:
+    assert segment(address, pattern) == found
+
+
+def test_a_folder_is_this_users_own_or_is_refused(tmp_path: Path) -> None:
+    made = places.local("7", "0", root=tmp_path)
+    assert made == tmp_path / f"hf-{os.geteuid()}" / "7.0" and made.is_dir()
+    assert places.local("7", "0", root=tmp_path) == made, "an agent that is started again finds its own"
+    other = places.local("8", "0", root=tmp_path)
+    places.forget(made)
+    assert not made.exists() and other.exists()
+    places.forget(other)
+    assert not other.parent.exists()
+    (tmp_path / f"hf-{os.geteuid()}").symlink_to(tmp_path)
+    with pytest.raises(places.PlaceError, match="not a directory of yours"):
+        places.local("7", "0", root=tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_that_somebody_else_made_first_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "hf-0").mkdir()
+    os.chown(tmp_path / "hf-0", 1, 1)
+    with pytest.raises(places.PlaceError, match="not a directory of yours"):
+        places.local("7", "0", root=tmp_path)
+
+
+def test_logs_are_kept_and_links_are_not_followed(tmp_path: Path) -> None:
+    logs, kept = tmp_path / "logs", tmp_path / "kept"
+    (logs / "job").mkdir(parents=True)
+    (logs / "job" / "rank.log").write_text("step 1")
+    (logs / "job" / "link.log").symlink_to("/etc/passwd")
+    places.keep_logs(logs, kept)
+    assert [str(path.relative_to(kept)) for path in kept.rglob("*.log")] == ["job/rank.log"]
+    places.keep_logs(tmp_path / "none", kept)
+
+
+def test_files_of_another_node_are_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    writer = threading.Timer(0.3, path.touch)
+    writer.start()
+    began_s = time.monotonic()
+    node._await_files([path])
+    assert path.exists() and 0.2 < time.monotonic() - began_s < 10.0
+    writer.join()

@@ -1,0 +1,94 @@
+"""`holdfast slurm submit`, where Slurm is not there or refuses: plain sentences. A real Slurm: tests/slurm."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.cli.context import STATE, State
+from controlplane.cli.exits import Exit
+from controlplane.cli.main import main
+
+SPEC = "metadata: {name: first}\nspec:\n  resources: {nodes: 2, gpus_per_node: 4}\n"
+
+
+@pytest.fixture
+def holdfast(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """holdfast("--nodes", "2") -> (code, out, err); programs are those of `tmp_path/bin` alone."""
+    (tmp_path / "first.yaml").write_text(SPEC)
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+    def run(*argv: str) -> tuple[int, str, str]:
+        runs = str(tmp_path / "runs")
+        code = main(["slurm", "submit", str(tmp_path / "first.yaml"), "--directory", runs, *argv])
+        return code, *capsys.readouterr()
+
+    yield run
+    for name in State.__dataclass_fields__:
+        setattr(STATE, name, getattr(State(), name))
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    path = folder / "bin" / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def test_print_shows_the_script_and_needs_no_slurm(holdfast: Any, tmp_path: Path) -> None:
+    code, out, _ = holdfast("--nodes", "2", "--partition", "gpu", "--time", "4:00:00", "--print")
+    assert code == Exit.OK and out.startswith("#!/bin/bash\n#SBATCH --job-name=holdfast-first\n")
+    for line in ("#SBATCH --nodes=3", "#SBATCH --partition=gpu", "#SBATCH --time=4:00:00", "#SBATCH --gres=gpu:4"):
+        assert f"{line}\n" in out
+    assert SPEC in out and not (tmp_path / "runs").exists(), "nothing was made"
+
+
+def test_without_sbatch_it_says_where_to_run_it(holdfast: Any) -> None:
+    code, out, err = holdfast("--nodes", "2")
+    assert (code, out) == (Exit.NOT_FOUND, "")
+    assert "error: there is no sbatch here\nfix: run it on a machine from which jobs are submitted" in err
+
+
+def test_what_sbatch_says_is_shown_and_a_partition_that_is_not_there_is_named(holdfast: Any, tmp_path: Path) -> None:
+    program(tmp_path, "sbatch", "echo 'sbatch: error: invalid partition specified: gpux' >&2; exit 1")
+    code, _, err = holdfast("--nodes", "2", "--partition", "gpux")
+    assert code == Exit.NEGATIVE and "sbatch refused: sbatch: error: invalid partition specified: gpux" in err
+    assert "fix: ask Slurm's administrator" in err, "sinfo does not answer: nothing is concluded"
+    program(tmp_path, "sinfo", "printf 'gpu|up|1:00:00|4\\nold|down|infinite|1\\n'")
+    assert "there is no partition gpux here; there is: gpu, old" in holdfast("--nodes", "2", "--partition", "gpux")[2]
+    assert "partition old is not up" in holdfast("--nodes", "2", "--partition", "old")[2]
+    assert "partitions: gpu, old" in holdfast("--nodes", "2")[2]
+
+
+def test_words_of_sbatch_do_not_steer_the_terminal(holdfast: Any, tmp_path: Path) -> None:
+    program(tmp_path, "sbatch", "printf '\\033[2Jgone' >&2; exit 1")
+    assert "\x1b" not in holdfast("--nodes", "2")[2]
+
+
+def test_an_answer_without_a_number_is_a_refusal(holdfast: Any, tmp_path: Path) -> None:
+    program(tmp_path, "sbatch", "echo queued")
+    code, _, err = holdfast("--nodes", "2")
+    assert code == Exit.NEGATIVE and "sbatch refused: queued" in err
+
+
+def test_the_script_and_its_options_are_what_sbatch_gets(holdfast: Any, tmp_path: Path) -> None:
+    program(
+        tmp_path,
+        "sbatch",
+        f'PATH={os.defpath}; cat > "{tmp_path}/script"; echo "$@" > "{tmp_path}/options"; echo "42;here"',
+    )
+    program(tmp_path, "scontrol", "echo 'KillWait                = 45 sec'")
+    code, out, err = holdfast("--nodes", "2", "--spares", "0", "--grace", "120")
+    assert (code, out) == (Exit.OK, "42\n") and "scancel --signal=TERM 42" in err
+    assert "--parsable --job-name=holdfast-first --nodes=2 " in (tmp_path / "options").read_text()
+    assert "--grace-s \\\n  30 " in (tmp_path / "script").read_text(), "what scancel leaves is less than the warning"
+    assert (tmp_path / "runs").stat().st_mode & 0o077 == 0
+
+
+def test_wrong_usage_is_refused_before_anything_is_made(holdfast: Any, tmp_path: Path) -> None:
+    for argv in (("--nodes", "1"), ("--nodes", "2", "--partition", "$(id)"), ("--nodes", "2", "--server", "https://h")):
+        code, _, err = holdfast(*argv)
+        assert code == Exit.USAGE and "fix: " in err
+    assert not (tmp_path / "runs").exists()
