@@ -158,6 +158,7 @@ def test_the_undisturbed_step_is_of_full_strength_and_of_views_that_have_settled
         at = datetime.fromtimestamp(at_s, UTC).isoformat()
         steps.append({"attempt": 1, "step": number, "at": at, "step_time_s": 5.0, **row})
     assert undisturbed_step_s(steps[::-1], replicas=3) == pytest.approx(1.1), "from commit to commit, not as told"
+    assert undisturbed_step_s(steps, replicas=3, within=[(0, 3), (7, 10)]) == pytest.approx(1.05), "in calm stretches"
     with pytest.raises(AssertionError, match="undisturbed by 4 replicas"):
         undisturbed_step_s(steps, replicas=4)
 

@@ -1,5 +1,6 @@
 """`benchmarks g5` keeps each world as soon as it has run, and claims no more than what ran."""
 
+import gzip
 import json
 
 from benchmarks import g5_heartbeats
@@ -66,3 +67,26 @@ def short(seed: int):
     from controlplane.simulator.heartbeats import one
 
     return one(seed, nodes=4, world_s=120.0)
+
+
+def test_lines_that_are_kept_with_the_results_are_not_made_again(tmp_path, monkeypatch):
+    ran: list[int] = []
+    one = lambda seed: ran.append(seed) or made_up(seed)  # noqa: E731
+    assert run(tmp_path, monkeypatch, one, "--heartbeats", str(2 * A_WORLD)) == 0
+    kept = tmp_path / "lines"
+    kept.mkdir()
+    (kept / "g5.jsonl.gz").write_bytes(gzip.compress((tmp_path / "g5.jsonl").read_bytes()))
+    (tmp_path / "g5.jsonl").unlink()
+    monkeypatch.setattr("benchmarks.seed_lines.KEPT", kept)
+    assert run(tmp_path, monkeypatch, one, "--heartbeats", str(3 * A_WORLD)) == 0
+    assert ran == [7, 8, 9]
+
+
+def test_a_line_of_other_sources_is_made_again(tmp_path, monkeypatch):
+    ran: list[int] = []
+    one = lambda seed: ran.append(seed) or made_up(seed)  # noqa: E731
+    assert run(tmp_path, monkeypatch, one, "--heartbeats", str(A_WORLD)) == 0
+    monkeypatch.setattr("benchmarks.seed_lines.state_of_sources", lambda: "other")
+    assert run(tmp_path, monkeypatch, one, "--heartbeats", str(A_WORLD), "--sum") == 1
+    assert run(tmp_path, monkeypatch, one, "--heartbeats", str(A_WORLD)) == 0
+    assert ran == [7, 7]
