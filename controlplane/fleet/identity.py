@@ -16,11 +16,11 @@ an administrator confirms, neither gets orders that begin anything (`dispatch`).
 a node that enrolled with a token that holds, whoever it is (`fleet.enrolment`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from django.db.models import Q
+from django.db.models import F, Q
 
 from controlplane.access import services as access
 from controlplane.access.actors import in_words
@@ -28,10 +28,13 @@ from controlplane.fleet.capable import node_acts
 from controlplane.fleet.models import Node, NodeLife
 from controlplane.fleet.services import heal_devices, publish_node, transition_node
 from controlplane.protocol.states import NodeState
-from controlplane.runtime import events
+from controlplane.runtime import bulk, events
 from controlplane.runtime.clock import after, age_s, ago, now
 from controlplane.runtime.errors import NotFound, refuse
-from controlplane.runtime.locks import lock_row, retrying
+from controlplane.runtime.locks import lock_row, lock_rows, retrying
+from controlplane.runtime.logs import get
+from controlplane.runtime.outages import raise_if_outage
+from controlplane.runtime.prepared import TEXT, Prepared, Several
 
 HOLD_S = 5.0
 ASK_S = 6.0
@@ -66,6 +69,18 @@ class Admission:
     found: str = ""
 
 
+_log = get(__name__)
+_LIVES: Prepared[tuple[str, int]] = Prepared(
+    lambda nodes: NodeLife.objects.filter(
+        node__in=nodes, boot_id=F("node__boot_id"), journal_id=F("node__journal_id"), barred=False
+    ).values_list("node_id", "id"),
+    nodes=Several(TEXT),
+)
+"""Of each node its newest life, where that is not barred."""
+_KNOWN: Prepared[str] = Prepared(
+    lambda nodes: NodeLife.objects.filter(node__in=nodes).values_list("node_id", flat=True), nodes=Several(TEXT)
+)
+"""Those that have a life."""
 ADMIT = Admission(verdict="admit")
 AGAIN = Admission(verdict="prove_again")
 
@@ -74,6 +89,66 @@ def admit(node_id: str, shown: Shown, *, again: bool = False) -> Admission:
     """Judge a new session. `again`: this is its second proof, on a fresh challenge, so that it is
     no late message of a socket that its agent has left."""
     return retrying(lambda: _admit(node_id, shown, again=again), "admit a session")
+
+
+def admit_plain(asked: Sequence[tuple[str, Shown]]) -> list[Admission | None]:
+    """Of each, in their order: `ADMIT` for one that comes back as it was, or for the first time, as `admit` says of it
+    too, and None for one that is to be judged by `admit` itself. In as many statements for a thousand as for one.
+    Raises the error of a database that is away."""
+    first: dict[str, Shown] = {}
+    for node_id, shown in asked:
+        first.setdefault(node_id, shown)
+    try:
+        plain = retrying(lambda: _admit_plain(first), "admit sessions")
+    except Exception as error:
+        raise_if_outage(error)
+        _log.exception("sessions could not be judged together: one by one", number=len(first))
+        plain = set()
+    return [ADMIT if shown is first[node_id] and node_id in plain else None for node_id, shown in asked]
+
+
+def _admit_plain(asked: Mapping[str, Shown]) -> set[str]:
+    """Those that have no session yet, or another of the same boot and journal, and are in no doubt: they are
+    admitted."""
+    with events.unit_of_work():
+        nodes = lock_rows(Node, asked)
+        lives, known = dict(_LIVES(nodes=nodes)), set(_KNOWN(nodes=[n.pk for n in nodes.values() if not n.boot_id]))
+        plain = {
+            node_id: node for node_id, node in nodes.items() if node_id in lives and _is_plain(node, asked[node_id])
+        }
+        first = {
+            node_id: node for node_id, node in nodes.items() if node_id not in known and _is_first(node, asked[node_id])
+        }
+        held = [node.pk for node in plain.values() if node.connected]
+        if held:
+            Node.objects.filter(pk__in=held).update(hold_until=after(HOLD_S))
+        shown = [(node, asked[node.pk]) for node in plain.values()]
+        machines = [(lives[node.pk], said.machine_id, said.counter) for node, said in shown]
+        bulk.update(NodeLife, {"barred": False, "last_seen_at": now()}, ("machine_id", "counter"), machines)
+        _begin_lives({node_id: asked[node_id] for node_id in first})
+        shown += [(node, asked[node.pk]) for node in first.values()]
+        rows = [(node.pk, said.machine_id or node.machine_id, said.counter) for node, said in shown]
+        bulk.update(Node, {"challenger": None, "asked_at": None}, ("machine_id", "session_counter"), rows)
+    return plain.keys() | first.keys()
+
+
+def _begin_lives(shown: Mapping[str, Shown]) -> None:
+    same, names = {"barred": False, "first_seen_at": now(), "last_seen_at": now()}, ("machine_id", "counter")
+    rows = [(node_id, s.boot_id, s.journal_id, s.machine_id, s.counter) for node_id, s in shown.items()]
+    bulk.insert(NodeLife, same, ("node_id", "boot_id", "journal_id", *names), rows)
+
+
+def _is_plain(node: Node, shown: Shown) -> bool:
+    """Whatever `_admit` asks besides has been asked of its life."""
+    here = node.removed_at is None and node.revoked_at is None
+    same = node.boot_id != "" and (node.boot_id, node.journal_id) == (shown.boot_id, shown.journal_id)
+    return here and same and shown.counter > node.session_counter
+
+
+def _is_first(node: Node, shown: Shown) -> bool:
+    """It has no life yet, which is asked beside; `_admit` asks nothing else of it."""
+    here = node.removed_at is None and node.revoked_at is None
+    return here and node.boot_id == "" and shown.counter > node.session_counter
 
 
 def _admit(node_id: str, shown: Shown, *, again: bool) -> Admission:
@@ -230,9 +305,9 @@ def confirm(node_id: str, *, actor: str, reason: str, request_id: str = "") -> N
     return node
 
 
-def no_starts_for() -> Q:
-    """Of commands: those whose node must not begin anything now (`dispatch` leaves them queued)."""
-    return ~Q(node__doubt="") | Q(node__held=True) | Q(node__hold_until__gt=now())
+def no_starts_for(moment: Any) -> Q:
+    """Of commands: those whose node must not begin anything at this moment (`dispatch` leaves them queued)."""
+    return ~Q(node__doubt="") | Q(node__held=True) | Q(node__hold_until__gt=moment)
 
 
 def being_asked(node_ids: list[str]) -> set[str]:
