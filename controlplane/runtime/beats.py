@@ -11,24 +11,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db import DatabaseError, close_old_connections, transaction
-from django.db.models import F, QuerySet
+from django.db import DatabaseError, close_old_connections
+from django.db.models import QuerySet
 
 from controlplane.changes.due.sessions import WEB_STALE_S
 from controlplane.runtime import windows
-from controlplane.runtime.clock import AHEAD_S, after, age_s, ago, now, now_s
+from controlplane.runtime.clock import after, age_s, ago, now, now_s
 from controlplane.runtime.logs import get
 from controlplane.runtime.models import ProcessBeat
 
-LEASE_S = 5.0
 STALE_S = 10.0
 FORGET_S = 3600.0
 # Several workers share the canaries: each finishes one only now and then.
 EXPORTER_STALE_S = 60.0
 EXPORTERS = ("sentinel", "worker", "beat", "store")
 """Roles that serve their figures on a port of their own (`runtime.exporter`, `trainer.store.exporter`)."""
-_ahead: dict[str, tuple[datetime, float]] = {}
-"""Leases whose newest beat lies in the future: that beat, and since when (monotonic) it is seen."""
 _log = get(__name__)
 
 
@@ -107,6 +104,12 @@ def live_web(within_s: float = WEB_STALE_S) -> set[str]:
     return {name.removeprefix("web:") for name in fresh}
 
 
+def sessions_per_s(otherwise: float) -> float:
+    """How many agents' sessions the web processes that live open in a second, as they measure it."""
+    details = live("web").values_list("detail", flat=True)
+    return sum(float(detail.get("sessions_per_s", otherwise)) for detail in details) or otherwise
+
+
 def _fresh(within_s: float) -> tuple[datetime, datetime]:
     """The oldest and the newest beat of a process that lives. The clock of its machine may be ahead by as
     much as it may be silent; what is further ahead was written before the clock was set back."""
@@ -118,37 +121,14 @@ def forget_old() -> int:
     return ProcessBeat.objects.filter(beat_at__lt=ago(FORGET_S)).exclude(role="lease").delete()[0]
 
 
-def take_lead(role: str, owner: str) -> int | None:
-    """Take or keep the lease of `role`. Returns its term, None while another leads.
-    A new owner raises the term, so the old one's writes can be told apart."""
-    name, moment = f"lease:{role}", now()
-    with transaction.atomic():
-        row, made = ProcessBeat.objects.select_for_update().get_or_create(
-            name=name,
-            defaults={
-                "role": "lease",
-                "pid": os.getpid(),
-                "started_at": moment,
-                "beat_at": moment,
-                "term": 1,
-                "detail": _lease_of(owner),
-            },
-        )
-        if made:
-            return row.term
-        mine = row.detail.get("owner") == owner
-        if not mine and not _lapsed(name, row.beat_at):
-            return None
-        changes: dict[str, Any] = {"beat_at": moment, "pid": os.getpid(), "detail": _lease_of(owner)}
-        if not mine:
-            changes |= {"term": F("term") + 1, "started_at": moment}
-        ProcessBeat.objects.filter(name=name).update(**changes)
-        row.refresh_from_db()
-        return row.term
+def lease_name(shard: int = 0, role: str = "sentinel") -> str:
+    """Of the row that says who leads. The first shard's is the one of what is done once for the whole fleet."""
+    return f"lease:{role}.{shard}" if shard else f"lease:{role}"
 
 
-def _lease_of(owner: str) -> dict[str, Any]:
-    return {"owner": owner, **_clock()}
+def lease_of(owner: str, **more: Any) -> dict[str, Any]:
+    """What a lease's row says."""
+    return {"owner": owner, **more, **_clock()}
 
 
 def _clock() -> dict[str, Any]:
@@ -184,30 +164,10 @@ def _told_by(detail: dict[str, Any]) -> BootClock | None:
     return BootClock(boot=detail["boot"], up_s=float(detail["up_s"]), wall_s=float(detail["wall_s"]))
 
 
-def _lapsed(name: str, beat_at: datetime) -> bool:
-    """A lease was not kept for `LEASE_S`: by the clock, or, where that was set back since, by how
-    long we have seen the same beat."""
-    if beat_at <= after(AHEAD_S):
-        _ahead.pop(name, None)
-        return (age_s(beat_at) or 0.0) > LEASE_S
-    seen, since = _ahead.get(name, (None, 0.0))
-    if seen != beat_at:
-        _ahead[name] = (beat_at, time.monotonic())
-        return False
-    return time.monotonic() - since > LEASE_S
-
-
 def ahead_s(role: str) -> float:
     """Seconds by which the newest beat of the lease lies in the future; 0.0: it does not."""
     row = ProcessBeat.objects.filter(name=f"lease:{role}").first()
     return 0.0 if row is None else max(0.0, (row.beat_at - now()).total_seconds())
-
-
-def release_lead(role: str, owner: str) -> None:
-    """Give the lease back at once, for a clean shutdown."""
-    row = ProcessBeat.objects.filter(name=f"lease:{role}").first()
-    if row is not None and row.detail.get("owner") == owner:
-        ProcessBeat.objects.filter(name=row.name, term=row.term).update(beat_at=ago(LEASE_S * 2), detail=_lease_of(""))
 
 
 def metrics_addresses() -> dict[str, list[str]]:

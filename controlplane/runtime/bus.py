@@ -5,14 +5,17 @@ breaker is open, and nobody waits. What must not be lost is a row before it come
 
 Names: stream `hf:telemetry`; channels `hf:seq` (an event was committed), `hf:volatile`
 (live state for browsers), `hf:web:<process>` (look at your nodes' outbox); `hf:live:*` (the
-newest live state, with an expiry) and `hf:blob:*`. Wake-ups say nothing, so anybody may send them
-them. Everything else is sealed (`runtime.seal`): what others wrote there is as if it were
+newest live state, with an expiry) and `hf:parts:*` (history that is not stored yet). Wake-ups say nothing,
+so anybody may send them. Everything else is sealed (`runtime.seal`): what others wrote there is as if it were
 not there, and is counted.
 """
 
+import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,17 +26,21 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from controlplane.runtime.logs import get
-from controlplane.runtime.seal import Broken, seal, tally, unseal
+from controlplane.runtime.seal import HEAD_BYTES, Broken, seal, tally, unseal
 
 STREAM = "hf:telemetry"
-STREAM_MAX = 20_000
 SEQ_CHANNEL = "hf:seq"
 VOLATILE_CHANNEL = "hf:volatile"
 LIVE_EXPIRE_S = 30
+PARTS_EXPIRE_S = 120
+PARTS_AGE_S = 7200.0 + PARTS_EXPIRE_S
+"""Parts are as old as what they are shown with: a node's longest chunk (`sentinel.history`)."""
 # More is never read at once, whoever wrote it.
 MAX_VALUE_BYTES = 8 << 20
 TIMEOUT_S = 0.25
 OPEN_S = 1.0
+AT_ONCE = 250
+"""Values or messages in one round trip: it ends within TIMEOUT_S."""
 
 T = TypeVar("T")
 _log = get(__name__)
@@ -142,6 +149,26 @@ class Volatile(msgspec.Struct, frozen=True):
     message: dict[str, Any]
 
 
+def publish_volatiles(messages: Iterable[tuple[str, dict[str, Any]]]) -> bool:
+    """Many of them, a few round trips; lost without harm."""
+    bodies = (
+        seal("volatile", VOLATILE_CHANNEL, _encode(Volatile(topic=topic, message=message)))
+        for topic, message in messages
+    )
+    while part := list(islice(bodies, AT_ONCE)):
+        if attempt(partial(_publish, bodies=part)) is None:
+            return False
+    return True
+
+
+def _publish(c: redis.Redis, bodies: list[bytes]) -> bool:
+    with c.pipeline(transaction=False) as pipe:
+        for body in bodies:
+            pipe.publish(VOLATILE_CHANNEL, body)
+        pipe.execute()
+    return True
+
+
 _decode_volatile = msgspec.json.Decoder(Volatile).decode
 
 
@@ -160,18 +187,27 @@ def hear_volatile(data: bytes) -> Volatile | None:
         return None
 
 
-def write_live(states: dict[str, dict[str, Any]]) -> bool:
-    """Replace the live states `hf:live:<name>`, each field -> value as JSON, in one round trip."""
-    sealed = {f"hf:live:{name}": seal("live", name, _encode(fields)) for name, fields in states.items()}
+def write_live(states: Mapping[str, Any]) -> bool:
+    """Replace the live states `hf:live:<name>`, each field -> value as JSON, in a few round trips."""
+    names = iter(states)
+    while part := list(islice(names, AT_ONCE)):
+        sealed = {f"hf:live:{name}": seal("live", name, _encode(states[name])) for name in part}
+        if attempt(partial(_set, sealed=sealed)) is None:
+            return False
+    return True
 
-    def call(c: redis.Redis) -> bool:
-        with c.pipeline(transaction=True) as pipe:
-            for key, value in sealed.items():
-                pipe.set(key, value, ex=LIVE_EXPIRE_S)
-            pipe.execute()
-        return True
 
-    return bool(attempt(call))
+def _set(c: redis.Redis, sealed: dict[str, bytes]) -> bool:
+    with c.pipeline(transaction=True) as pipe:
+        for key, value in sealed.items():
+            pipe.set(key, value, ex=LIVE_EXPIRE_S)
+        pipe.execute()
+    return True
+
+
+def watch_key(process: str) -> str:
+    """Where a web process keeps what its browsers watch: `topics`."""
+    return f"watched:{process}"
 
 
 def read_live(name: str) -> dict[str, Any] | None:
@@ -201,15 +237,59 @@ def read_live_of(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def write_blob(name: str, blob: bytes) -> bool:
-    """Keep bytes under `hf:blob:<name>` for a while."""
-    sealed = seal("blob", name, blob)
-    return bool(attempt(lambda c: c.set(f"hf:blob:{name}", sealed, ex=LIVE_EXPIRE_S)))
+def write_parts(changes: Sequence[tuple[str, list[bytes], bool]]) -> dict[str, int]:
+    """Under each name `hf:parts:<name>`: these parts behind those that are there, or (True) instead of them. Returns
+    how many bytes are there now, of those that were written."""
+    lengths: dict[str, int] = {}
+    rest = iter(changes)
+    while group := list(islice(rest, AT_ONCE)):
+        ready = [(name, b"".join(_framed(name, part) for part in parts), anew) for name, parts, anew in group]
+        answers = attempt(partial(_write_parts, changes=ready))
+        if answers is None:
+            break
+        for (name, body, anew), answer in zip(ready, answers, strict=True):
+            lengths |= {name: len(body)} if anew and answer is True else {}
+            lengths |= {name: answer} if not anew and isinstance(answer, int) else {}
+    return lengths
 
 
-def read_blob(name: str) -> bytes | None:
-    """None: nothing of ours there, or Redis is away."""
-    return _read("blob", name) or None
+def _write_parts(c: redis.Redis, changes: list[tuple[str, bytes, bool]]) -> list[Any]:
+    with c.pipeline(transaction=False) as pipe:
+        for name, body, anew in changes:
+            key = f"hf:parts:{name}"
+            pipe.set(key, body, ex=PARTS_EXPIRE_S) if anew else pipe.append(key, body)
+            pipe.expire(key, PARTS_EXPIRE_S)
+        return list(pipe.execute(raise_on_error=False))[::2]
+
+
+def _framed(name: str, part: bytes) -> bytes:
+    sealed = seal("parts", name, part)
+    return struct.pack(">I", len(sealed)) + sealed
+
+
+def parts_bytes(parts: Sequence[bytes]) -> int:
+    """How many bytes they take where they are kept."""
+    return sum(len(part) + HEAD_BYTES + 4 for part in parts)
+
+
+def read_parts(name: str) -> list[bytes]:
+    """What one of our processes wrote there, oldest first; [] for nothing, or when Redis is away."""
+    raw = attempt(lambda c: _value(c, f"hf:parts:{name}")) or b""
+    found: list[bytes] = []
+    place = 0
+    while place + 4 <= len(raw):
+        size = int.from_bytes(raw[place : place + 4], "big")
+        try:
+            found.append(unseal("parts", name, raw[place + 4 : place + 4 + size], max_age_s=PARTS_AGE_S)[0])
+        except Broken as error:
+            tally.note("parts", f"{name}: {error}")
+        place += 4 + size
+    return found
+
+
+def drop_parts(names: Sequence[str]) -> bool:
+    """They are stored elsewhere."""
+    return not names or attempt(lambda c: c.delete(*(f"hf:parts:{name}" for name in names))) is not None
 
 
 def _read(purpose: str, name: str) -> bytes | None:

@@ -10,16 +10,15 @@ from functools import partial
 
 import redis
 from celery import current_app
-from django.db import DatabaseError, close_old_connections, transaction
+from django.db import DatabaseError, close_old_connections
 from kombu.exceptions import KombuError
 
-from controlplane.recovery import clock_set, sweep
-from controlplane.recovery.clock_set import LEASE_ROLE
+from controlplane.recovery import sweep
 from controlplane.recovery.reconcile import reconcile_job
-from controlplane.runtime import beats, bus, exporter, metrics
-from controlplane.runtime.clock import now_s
+from controlplane.runtime import beats, bus, metrics
 from controlplane.runtime.isolate import isolated
 from controlplane.runtime.logs import get
+from controlplane.sentinel.leadership import Leadership
 
 TURN_S = 0.25
 SLACK_S = 1.0
@@ -30,27 +29,22 @@ _log = get(__name__)
 
 
 class Net:
-    """`term`: of our lease while we lead, else None. `detail` is told with the beat, and how
-    long ago the other thread turned (`turned_at`, monotonic): this one beats while that hangs."""
+    """Of the sentinel that leads the first shard."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.term: int | None = None
-        self.detail: dict[str, object] = {}
-        self.turned_at = time.monotonic()
+    def __init__(self, leadership: Leadership) -> None:
+        self.leadership = leadership
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="net", daemon=True)
         self._rung: dict[str, float] = {}
         self._swept_at = 0.0
         self._canary_at = 0.0
-        self._led_at = 0.0
 
     def start(self) -> None:
         """Begin."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish the turn and give the lease back."""
+        """Finish the turn."""
         self._stop.set()
         self._thread.join(5.0)
 
@@ -59,9 +53,6 @@ class Net:
             try:
                 self.turn()
             except DatabaseError as error:
-                # No database, no lead: whoever reaches it takes the lease.
-                self.term = None
-                metrics.LEADER.set(0)
                 _log.warning("the database is away", error=str(error))
             except Exception:
                 # A catch-all: this thread is the net under everybody else and never ends.
@@ -71,10 +62,9 @@ class Net:
                 close_old_connections()
 
     def turn(self) -> None:
-        """One round: lead, ring, catch, sweep."""
-        if time.monotonic() - self._led_at >= SWEEP_S:
-            self._lead()
-        if self.term is None:
+        """One round: ring, catch, sweep. Each row that it writes is claimed under its own lock, as by the worker, which
+        does the same beside it: two that do this at once do the work once."""
+        if self.leadership.term() is None:
             return
         self._ring()
         for job_id in sweep.overdue(self._slack_s()):
@@ -83,29 +73,6 @@ class Net:
             self._swept_at = time.monotonic()
             sweep.sweep()
         self._send_canary()
-
-    def _lead(self) -> None:
-        self._led_at = time.monotonic()
-        before = self.term
-        step = None if before is not None else clock_set.unwatched()
-        # Both or neither: a lease that is kept by the present clock hides the step from the next look.
-        with transaction.atomic():
-            term = beats.take_lead(LEASE_ROLE, self.name)
-            if before is None and term is not None and step is not None:
-                clock_set.move(step.step_s, set_s=now_s(), since_s=step.since_s)
-        self.term = term
-        late_s = round(max(0.0, self._led_at - self.turned_at), 3)
-        detail = {
-            **self.detail,
-            "late_s": late_s,
-            "leads": self.term is not None,
-            "term": self.term,
-            "metrics": exporter.address(),
-        }
-        beats.beat("sentinel", self.name, detail)
-        metrics.LEADER.set(self.term is not None)
-        if before != self.term:
-            _log.info("leadership", term=self.term, name=self.name)
 
     def _ring(self) -> None:
         """Once a second a job at most: a queue that nobody reads must not grow."""

@@ -27,6 +27,7 @@ from controlplane.runtime import beats, events
 from controlplane.runtime.clock import AHEAD_S, after, ago
 from controlplane.runtime.isolate import isolated
 from controlplane.runtime.models import Event
+from controlplane.runtime.shards import shard_of
 
 DEFAULT_RISK = 0.30
 DEFAULT_HYSTERESIS_S = 30.0
@@ -88,7 +89,8 @@ class JobLimits:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetMap:
     """`placed`: every unreleased rank and its node; `jobs_on`: node to its jobs; `error_s`: when
-    a device was last accused of an error, in Unix seconds, of the last day."""
+    a device was last accused of an error, in Unix seconds, of the last day; `out`: devices that are not there or
+    that something keeps from work."""
 
     nodes: dict[str, NodeInfo] = field(default_factory=dict)
     devices: dict[tuple[str, int], DeviceInfo] = field(default_factory=dict)
@@ -96,6 +98,11 @@ class FleetMap:
     jobs_on: dict[str, set[str]] = field(default_factory=dict)
     limits: dict[str, JobLimits] = field(default_factory=dict)
     error_s: dict[tuple[str, int], float] = field(default_factory=dict)
+    out: set[tuple[str, int]] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        """Of devices that it was made with."""
+        self.out.update(key for key, info in self.devices.items() if not (info.present and info.healthy))
 
 
 def read_map() -> FleetMap:
@@ -104,11 +111,15 @@ def read_map() -> FleetMap:
 
 
 class MapFollower:
-    """Keeps one `FleetMap`, which it changes in place, up to date. Of one thread."""
+    """Keeps one `FleetMap` of each of `count` shards, which it changes in place, up to date. Of one thread. A job's
+    limits are in each of them."""
 
-    def __init__(self) -> None:
-        self.map = FleetMap()
+    def __init__(self, count: int = 1) -> None:
+        self._limits: dict[str, JobLimits] = {}
+        self.maps = tuple(FleetMap(limits=self._limits) for _ in range(count))
         self.whole_reads = 0
+        self.touched: frozenset[str] | None = None
+        """Nodes that the last turn read; None: all."""
         self._seq = -1
         self._whole_at = 0.0
         self._away: dict[str, datetime] = {}
@@ -117,19 +128,29 @@ class MapFollower:
         self._nodes_of: dict[str, set[str]] = {}
 
     def turn(self) -> FleetMap:
-        """Read what has changed since the last turn. The same object each time; where it fails, all of it
-        is read in the next."""
+        """Read what has changed since the last turn; the first shard's. The same objects each time; where it fails, all
+        of it is read in the next."""
         newest = events.newest_seq()
         touched = None if self._must_read_all(newest) else self._touched(newest)
         # What is committed while it is read has a later number, and is read again in the next turn.
         self._seq = -1
+        self.touched = None
         if touched is None or len(touched) > MAX_TOUCHED:
             self._read_all()
         else:
             self._read(touched)
+            self.touched = frozenset(touched)
         self._judge_away()
         self._seq = newest
-        return self.map
+        return self.maps[0]
+
+    def of(self, node_id: str) -> FleetMap:
+        """The map of the node's shard."""
+        return self.maps[shard_of(node_id, len(self.maps))]
+
+    def shards_of(self, job_id: str) -> set[int]:
+        """Shards with a node that a rank of the job is placed on."""
+        return {shard_of(node_id, len(self.maps)) for node_id in self._nodes_of.get(job_id, ())}
 
     def _must_read_all(self, newest: int) -> bool:
         missing = newest < self._seq or events.forgotten_up_to() > self._seq
@@ -143,9 +164,10 @@ class MapFollower:
 
     def _read_all(self) -> None:
         """From nothing: what is in no table any more is gone."""
-        for kept in (self.map.nodes, self.map.devices, self.map.placed, self.map.jobs_on, self.map.limits):
-            kept.clear()
-        self.map.error_s.clear()
+        for here in self.maps:
+            for kept in (here.nodes, here.devices, here.placed, here.jobs_on, here.limits, here.error_s):
+                kept.clear()
+            here.out.clear()
         for index in (self._away, self._ranks_on, self._devices_of, self._nodes_of):
             index.clear()
         self.whole_reads += 1
@@ -159,11 +181,12 @@ class MapFollower:
             self._add(node_ids)
 
     def _forget(self, node_id: str) -> None:
-        here = self.map
+        here = self.of(node_id)
         here.nodes.pop(node_id, None)
         self._away.pop(node_id, None)
         for index in self._devices_of.pop(node_id, ()):
             here.devices.pop((node_id, index), None)
+            here.out.discard((node_id, index))
             here.error_s.pop((node_id, index), None)
         for rank in self._ranks_on.pop(node_id, ()):
             # A rank's slot may be on another node by now, and read before this one.
@@ -182,7 +205,8 @@ class MapFollower:
         devices = Device.objects.all() if node_ids is None else Device.objects.filter(node_id__in=node_ids)
         for node_id, index, id_, present, risk, healthy, uuid, since in devices.values_list(*_DEVICE):
             self._devices_of.setdefault(node_id, []).append(index)
-            self.map.devices[node_id, index] = DeviceInfo(
+            here = self.of(node_id)
+            here.devices[node_id, index] = DeviceInfo(
                 id=id_,
                 present=present,
                 risk=risk,
@@ -191,10 +215,13 @@ class MapFollower:
                 uuid=uuid,
                 since_s=since.timestamp() if since is not None else 0.0,
             )
-        for job in Job.objects.filter(pk__in=self._nodes_of.keys() - self.map.limits.keys()):
+            if not (present and healthy):
+                here.out.add((node_id, index))
+        for job in Job.objects.filter(pk__in=self._nodes_of.keys() - self._limits.keys()):
             # A spec that cannot be read leaves that job with the defaults, and the others their own.
-            isolated("limits", job.id, partial(_add_limits, self.map.limits, job))
-        self.map.error_s.update(_accused(node_ids))
+            isolated("limits", job.id, partial(_add_limits, self._limits, job))
+        for place, at_s in _accused(node_ids).items():
+            self.of(place[0]).error_s[place] = at_s
 
     def _add_nodes(self, node_ids: set[str] | None) -> None:
         rows = Node.objects.filter(revoked_at=None)
@@ -202,7 +229,7 @@ class MapFollower:
         for id_, name, connected, session_id, ended_at in rows.values_list(
             "id", "name", "connected", "session_id", "disconnected_at"
         ):
-            self.map.nodes[id_] = NodeInfo(name=name, connected=connected, session_id=session_id)
+            self.of(id_).nodes[id_] = NodeInfo(name=name, connected=connected, session_id=session_id)
             if not connected and ended_at is not None:
                 self._away[id_] = ended_at
 
@@ -212,10 +239,11 @@ class MapFollower:
             return
         alive, recently, soon = beats.live_web(), ago(CUT_S), after(AHEAD_S)
         for node_id, ended_at in list(self._away.items()):
-            info = self.map.nodes[node_id]
+            here = self.of(node_id).nodes
+            info = here[node_id]
             cut = recently < ended_at <= soon and info.session_id.partition(".")[0] not in alive
             if cut != info.cut:
-                self.map.nodes[node_id] = replace(info, cut=cut)
+                here[node_id] = replace(info, cut=cut)
             if ended_at <= recently:
                 del self._away[node_id]
 
@@ -226,9 +254,10 @@ class MapFollower:
         ranks = ranks if node_ids is None else ranks.filter(node_id__in=node_ids)
         for *ref, node_id, device_id in ranks.values_list(*_RANK):
             rank = RankRef(*ref)
-            self.map.placed[rank] = node_id
+            here = self.of(node_id)
+            here.placed[rank] = node_id
             self._ranks_on.setdefault(node_id, []).append(rank)
-            self.map.jobs_on.setdefault(node_id, set()).add(rank.job_id)
+            here.jobs_on.setdefault(node_id, set()).add(rank.job_id)
             self._nodes_of.setdefault(rank.job_id, set()).add(node_id)
             holder[device_id] = rank.job_id
         return holder

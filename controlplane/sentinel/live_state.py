@@ -4,132 +4,120 @@ Frames come in waves: the k-th frame of every node is taken as one vector, so a 
 worked off at the speed of the arrays (feasibility 3.7). Repeats are dropped by (session,
 seq). Holds no clock: times come with the calls.
 
-Readings come once a second; the score is of `risk.SAMPLE_S` at a time, for which they are
-collected (means, and errors counted) and scored when that time is over.
-
 A frame says nothing about what exists: nodes, devices and ranks that `expect` did not name
 are dropped and counted, so what one node sends cannot make the live state grow; what is not
 named any more gives its place back.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from controlplane.policy import risk
-from controlplane.protocol.frames import AgentFrame, RankStatus
+from controlplane.protocol.frames import RankStatus
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.samples import DeviceSample
 from controlplane.protocol.states import Section
-from controlplane.runtime.clock import from_s, iso
-from controlplane.sentinel.readings import Watch
-from controlplane.sentinel.scores import COLUMNS, ERRORS, PARTS, PAST, SOURCES, TRAINING, WEIGHTS, WINDOW, Floats, parts
+from controlplane.sentinel.columns import WIDTH, Floats, Slots, table
+from controlplane.sentinel.heard import NOWHERE, Heard, LiveNode, LiveRank, waves
+from controlplane.sentinel.scoring import Scoring
+from controlplane.sentinel.watching import FleetWatch
+
+__all__ = ["GROW", "Heard", "LiveNode", "LiveRank", "LiveState", "waves"]
 
 GROW = 64
 # A rank may run before the tables that were read a moment ago name it: counted as unknown after this.
 STRANGE_S = 5.0
 UNKNOWN_NODE = "?"
-
-
-@dataclass(slots=True, kw_only=True)
-class Heard:
-    """A frame as the stream brought it. `at_s`: when the web process received it."""
-
-    node_id: str
-    session_id: str
-    at_s: float
-    frame: AgentFrame
-
-
-@dataclass(slots=True, kw_only=True)
-class LiveNode:
-    """The newest of one node. `samples` by device index; `errors`: its ECC errors so far,
-    corrected and uncorrectable; `error_s`: when one of them last rose. `strange_since_s`: since when its
-    frames name ranks that are not placed on it."""
-
-    row: int
-    session_id: str = ""
-    seq: int = 0
-    agent: dict[str, Any] = field(default_factory=dict)
-    samples: dict[int, DeviceSample] = field(default_factory=dict)
-    errors: dict[int, tuple[int, int]] = field(default_factory=dict)
-    error_s: dict[int, float] = field(default_factory=dict)
-    strange_since_s: float | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class LiveRank:
-    """The newest of one rank, and when it came."""
-
-    node_id: str
-    status: RankStatus
-    at_s: float
+Key = tuple[str, int]
 
 
 class LiveState:
-    """Arrays grow by doubling; a row is a node, or a (node, device). `dropped`: entries of
-    frames by (node id, reason), taken out by whoever reports them."""
+    """Arrays grow by doubling; a row is a node, or (a slot) a device. `jobs`: the ranks of each. `names`: the node of
+    each row, "" of a free one;
+    `keys`: the device of each slot. `dropped`: entries of frames by (node id, reason), taken out by whoever reports
+    them. `changed`: nodes that said something since their picture was taken, the longest waiting first. `calm`: slots
+    whose score is under every limit and whose alarm is off (kept by `detect.RiskLatch`)."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, LiveNode] = {}
         self.ranks: dict[RankRef, LiveRank] = {}
+        self.jobs: dict[str, dict[RankRef, LiveRank]] = {}
         self.last_seen_s: Floats = np.zeros(GROW)
-        self.slots: dict[tuple[str, int], int] = {}
-        self.window: Floats = np.full((GROW, WINDOW, len(COLUMNS)), np.nan)
-        self.risk: Floats = np.full(GROW, np.nan)
-        self.parts: Floats = np.full((GROW, len(PARTS)), np.nan)
-        self._sums: Floats = np.zeros((GROW, len(COLUMNS)))
-        self._counts: Floats = np.zeros((GROW, len(COLUMNS)))
-        self._interval: Floats = np.full(GROW, np.nan)
-        self._error_s: Mapping[tuple[str, int], float] = {}
+        self.names: list[str] = []
+        self.slots: dict[Key, int] = {}
+        self.keys: list[Key | None] = []
+        self.scoring = Scoring(GROW)
+        self.calm: npt.NDArray[np.bool_] = np.zeros(GROW, dtype=bool)
         self.duplicates = 0
         self.dropped: Counter[tuple[str, str]] = Counter()
-        self.watch = Watch()
+        self.changed: dict[str, None] = {}
+        self.watch = FleetWatch()
         self._expected: Collection[str] = ()
-        self._devices: Collection[tuple[str, int]] = ()
+        self._devices: Collection[Key] = ()
         self._placed: Mapping[RankRef, str] = {}
+        self._error_s: Mapping[Key, float] = {}
         self._free_rows: list[int] = []
         self._free_slots: list[int] = []
+
+    @property
+    def risk(self) -> Floats:
+        """The newest score of each slot; NaN before the first."""
+        return self.scoring.risk
 
     def expect(
         self,
         nodes: Collection[str],
-        devices: Collection[tuple[str, int]],
+        devices: Collection[Key],
         placed: Mapping[RankRef, str],
-        error_s: Mapping[tuple[str, int], float] | None = None,
+        error_s: Mapping[Key, float] | None = None,
+        *,
+        touched: Collection[str] | None = None,
     ) -> None:
         """What there is by the tables: nodes, (node, device index), each rank's node, and when a
         device was last accused of an error (Unix seconds). What is not named any more is forgotten
-        and its rows are free."""
+        and its rows are free. `touched`: the only nodes of which any of it has changed."""
         self._expected, self._devices, self._placed = nodes, devices, placed
         self._error_s = error_s or {}
-        for node_id in [known for known in self.nodes if known not in nodes]:
-            self._free_rows.append(self.nodes.pop(node_id).row)
-        for key in [known for known in self.slots if known not in devices or known[0] not in nodes]:
-            slot = self.slots.pop(key)
-            self.window[slot], self.risk[slot], self.parts[slot] = np.nan, np.nan, np.nan
-            self._sums[slot], self._counts[slot], self._interval[slot] = 0.0, 0.0, np.nan
-            self._free_slots.append(slot)
-            self.watch.forget(*key)
-            if key[0] in self.nodes:
-                self.nodes[key[0]].samples.pop(key[1], None)
-                self.nodes[key[0]].errors.pop(key[1], None)
-                self.nodes[key[0]].error_s.pop(key[1], None)
-        for ref in [ref for ref, rank in self.ranks.items() if placed.get(ref) != rank.node_id]:
-            del self.ranks[ref]
+        for node_id in list(self.nodes) if touched is None else [each for each in touched if each in self.nodes]:
+            self._expect_of(node_id)
+        self.scoring.accused_s[:] = -np.inf
+        for key, at_s in self._error_s.items():
+            if key in self.slots:
+                self.scoring.accused_s[self.slots[key]] = at_s
+
+    def _expect_of(self, node_id: str) -> None:
+        node, gone = self.nodes[node_id], node_id not in self._expected
+        for index in [each for each in node.slots if gone or (node_id, each) not in self._devices]:
+            self._free_slot(node, (node_id, index))
+        node.said, node.ranks = (), ()
+        for ref in [each for each in node.refs if gone or self._placed.get(each) != node_id]:
+            node.refs.discard(ref)
+            if ref in self.ranks and self.ranks[ref].node_id == node_id:
+                del self.ranks[ref], self.jobs[ref.job_id][ref]
+                if not self.jobs[ref.job_id]:
+                    del self.jobs[ref.job_id]
+        if gone:
+            del self.nodes[node_id]
+            self.changed.pop(node_id, None)
+            self.names[node.row], self.last_seen_s[node.row] = "", 0.0
+            self._free_rows.append(node.row)
 
     def know(self, node_id: str, at_s: float) -> None:
         """A node that should be heard from `at_s` on."""
-        if node_id not in self.nodes:
-            row = self._free_rows.pop() if self._free_rows else len(self.nodes)
-            if row >= len(self.last_seen_s):
-                self.last_seen_s = np.concatenate([self.last_seen_s, np.zeros(len(self.last_seen_s))])
-            self.nodes[node_id] = LiveNode(row=row)
-            self.last_seen_s[row] = at_s
+        if node_id in self.nodes:
+            return
+        row = self._free_rows.pop() if self._free_rows else len(self.names)
+        if row >= len(self.last_seen_s):
+            self.last_seen_s = np.concatenate([self.last_seen_s, np.zeros(len(self.last_seen_s))])
+        if row == len(self.names):
+            self.names.append("")
+        self.nodes[node_id] = LiveNode(row=row)
+        self.names[row], self.last_seen_s[row] = node_id, at_s
+        self.changed[node_id] = None
 
     def clock_set(self, step_s: float) -> None:
         """The server's clock was set by so many seconds: what was heard before is moved with it."""
@@ -151,6 +139,11 @@ class LiveState:
         """Seconds since the node was last heard."""
         return max(0.0, now_s - float(self.last_seen_s[self.nodes[node_id].row]))
 
+    def silent_for(self, limit_s: float, now_s: float) -> list[str]:
+        """Nodes not heard for at least so long."""
+        silent = now_s - self.last_seen_s[: len(self.names)] >= limit_s
+        return [name for row in np.flatnonzero(silent).tolist() if (name := self.names[row])]
+
     def risk_of(self, node_id: str, index: int) -> float | None:
         """Newest score; None before the first sample."""
         slot = self.slots.get((node_id, index))
@@ -159,58 +152,109 @@ class LiveState:
     def parts_of(self, node_id: str, index: int) -> dict[str, float]:
         """What the score is made of: each part's share of it; empty before the first one."""
         slot = self.slots.get((node_id, index))
-        if slot is None or np.isnan(self.risk[slot]):
-            return {}
-        return {name: round(float(share), 4) for name, share in zip(PARTS, self.parts[slot] * WEIGHTS, strict=True)}
+        return {} if slot is None else self.scoring.shares(slot)
 
     def reachable_risk(self) -> float | None:
         """The highest score that any device can get, of the readings that it gives; None before
         the first score."""
-        told = ~np.isnan(self.window[:, -1, :])[:, [COLUMNS.index(SOURCES[name]) for name in PARTS]]
-        scored = ~np.isnan(self.risk)
-        return round(float((told[scored] @ WEIGHTS).max()), 6) if scored.any() else None
+        return self.scoring.reachable()
 
     def _wave(self, wave: list[Heard]) -> list[Heard]:
-        slots: list[int] = []
-        samples: list[list[float]] = []
         taken: list[Heard] = []
         for heard in wave:
             try:
-                clean, rows = self._one(heard)
+                clean = self._one(heard)
             except Exception:
                 # Whatever is wrong with it, the frames of the others in this wave are taken.
                 self.dropped[heard.node_id, "failed_frame"] += 1
                 continue
             if clean is not None:
                 taken.append(clean)
-                slots += rows
-                samples += rows.values()
-        if slots:
-            self._append(np.array(slots), np.array(samples))
-        return taken
+        failed = self._samples([heard for heard in taken if heard.frame.devices])
+        for heard in taken:
+            self.changed.setdefault(heard.node_id)
+        return [heard for heard in taken if heard.node_id not in failed] if failed else taken
 
-    def _one(self, heard: Heard) -> tuple[Heard | None, dict[int, list[float]]]:
-        """What is taken of a frame (None: nothing), and its readings by slot."""
+    def _one(self, heard: Heard) -> Heard | None:
+        """What is taken of a frame, its ranks with it; None: nothing."""
         node = self._accept(heard)
         if node is None:
-            return None, {}
+            return None
         clean = self._only_known(heard, node)
-        training = {s.device_index for s in clean.frame.ranks if s.section is Section.STEP}
-        rows: dict[int, list[float]] = {}
-        for sample in clean.frame.devices:
-            row = _reading(node, sample, clean, sample.index in training)
-            self.watch.take(clean.node_id, sample, clean.at_s)
-            self._add_past(row, (clean.node_id, sample.index), clean.at_s)
-            rows[self._slot(clean.node_id, sample.index)] = row
-            node.samples[sample.index] = sample
-        for status in clean.frame.ranks:
-            self.ranks[status.ref] = LiveRank(node_id=clean.node_id, status=status, at_s=clean.at_s)
-        return clean, rows
+        statuses, at_s = clean.frame.ranks, clean.at_s
+        said = tuple([status.ref for status in statuses])
+        if said != node.said:
+            node.said = said
+            node.ranks = tuple([self._rank(node, clean.node_id, status, at_s) for status in statuses])
+        for rank, status in zip(node.ranks, statuses, strict=True):
+            rank.status, rank.at_s = status, at_s
+        return clean
+
+    def _rank(self, node: LiveNode, node_id: str, status: RankStatus, at_s: float) -> LiveRank:
+        ref = status.ref
+        rank = self.ranks.get(ref)
+        if rank is None or rank.node_id != node_id:
+            field = f"{ref.replica}.{ref.incarnation}.{ref.rank}"
+            rank = LiveRank(node_id=node_id, status=status, at_s=at_s, field=field)
+            self.ranks[ref] = self.jobs.setdefault(ref.job_id, {})[ref] = rank
+            node.refs.add(ref)
+        return rank
+
+    def _samples(self, frames: list[Heard]) -> set[str]:
+        """The devices of a wave, as one vector; returns nodes whose samples cannot be read."""
+        failed = self._tabled(frames)
+        frames = [heard for heard in frames if heard.node_id not in failed] if failed else frames
+        if not frames:
+            return failed
+        slots = np.concatenate([self._layout(heard) for heard in frames])
+        whole = np.concatenate([_table_of(heard) for heard in frames]) if len(frames) > 1 else _table_of(frames[0])
+        sizes = [len(heard.frame.devices) for heard in frames]
+        at_s = np.repeat([heard.at_s for heard in frames], sizes)
+        uptime_s = np.repeat([heard.frame.uptime_s for heard in frames], sizes)
+        training = np.fromiter(chain.from_iterable(map(_training, frames)), dtype=float, count=len(slots))
+        self.scoring.add(slots, whole, uptime_s=uptime_s, at_s=at_s, training=training)
+        samples = list(chain.from_iterable(heard.frame.devices for heard in frames))
+        for node_id in self.watch.take_all(slots, self.keys, samples, whole, at_s):
+            self.dropped[node_id, "failed_frame"] += 1
+        for heard in frames:
+            node = self.nodes[heard.node_id]
+            node.samples.update(zip(node.layout[0], heard.frame.devices, strict=True))
+            node.shown = b""
+        return failed
+
+    def _tabled(self, frames: list[Heard]) -> set[str]:
+        """Each frame with its readings as numbers; returns the nodes whose are none."""
+        try:
+            whole = table([sample for heard in frames for sample in heard.frame.devices])
+        except (TypeError, ValueError):
+            if len(frames) == 1:
+                self.dropped[frames[0].node_id, "failed_frame"] += 1
+                return {frames[0].node_id}
+            return set().union(*(self._tabled([heard]) for heard in frames))
+        place = 0
+        for heard in frames:
+            heard.table = whole[place : place + len(heard.frame.devices)]
+            place += len(heard.frame.devices)
+        return set()
+
+    def _layout(self, heard: Heard) -> Slots:
+        """The slots of a frame's devices: most frames have the devices of the one before."""
+        node, indexes = self.nodes[heard.node_id], tuple([sample.index for sample in heard.frame.devices])
+        if node.layout[0] != indexes:
+            slots = [self._slot(node, (heard.node_id, index)) for index in indexes]
+            node.layout = (indexes, np.array(slots, dtype=np.intp))
+        heard.slots = node.layout[1]
+        return heard.slots
 
     def _only_known(self, heard: Heard, node: LiveNode) -> Heard:
-        """The frame without devices and ranks that are none of this node's, each device once."""
+        """The frame without devices and ranks that are none of this node's, each device once. One that names what the
+        one before named is not held against the tables: what has changed in them since is forgotten (`expect`)."""
         node_id, frame = heard.node_id, heard.frame
-        ranks = tuple(status for status in frame.ranks if self._placed.get(status.ref) == node_id)
+        same = not frame.devices or tuple([sample.index for sample in frame.devices]) == node.layout[0]
+        if same and tuple([status.ref for status in frame.ranks]) == node.said:
+            node.strange_since_s = None
+            return heard
+        ranks = tuple([status for status in frame.ranks if self._placed.get(status.ref) == node_id])
         samples: dict[int, DeviceSample] = {}
         for sample in frame.devices:
             if (node_id, sample.index) in self._devices:
@@ -249,118 +293,35 @@ class LiveState:
         self.last_seen_s[node.row] = max(self.last_seen_s[node.row], heard.at_s)
         return node
 
-    def _slot(self, node_id: str, index: int) -> int:
-        key = (node_id, index)
-        if key not in self.slots:
-            slot = self._free_slots.pop() if self._free_slots else len(self.slots)
-            if slot >= len(self.risk):
-                self._grow()
-            self.slots[key] = slot
-        return self.slots[key]
+    def _slot(self, node: LiveNode, key: Key) -> int:
+        if key in self.slots:
+            return self.slots[key]
+        slot = self._free_slots.pop() if self._free_slots else len(self.keys)
+        if slot >= len(self.risk):
+            self.scoring.grow()
+            self.calm = np.concatenate([self.calm, np.zeros(len(self.calm), dtype=bool)])
+        if slot == len(self.keys):
+            self.keys.append(None)
+        self.slots[key], self.keys[slot], node.slots[key[1]] = slot, key, slot
+        self.scoring.accused_s[slot] = self._error_s.get(key, -np.inf)
+        return slot
 
-    def _grow(self) -> None:
-        """Twice as many rows; new ones have read nothing."""
-        for name, empty in (("window", np.nan), ("risk", np.nan), ("parts", np.nan), ("_interval", np.nan),
-                            ("_sums", 0.0), ("_counts", 0.0)):  # fmt: skip
-            old = getattr(self, name)
-            setattr(self, name, np.concatenate([old, np.full_like(old, empty)]))
-
-    def _add_past(self, row: list[float], key: tuple[str, int], at_s: float) -> None:
-        """What is known of its errors beside the counters' last step: XIDs, by the tables, and
-        what came earlier in the day."""
-        accused_s = self._error_s.get(key, -np.inf)
-        if at_s - accused_s < risk.SAMPLE_S:
-            row[ERRORS] = np.nansum([row[ERRORS], 1.0])
-        last_s = max(accused_s, self.nodes[key[0]].error_s.get(key[1], -np.inf))
-        if at_s - last_s < risk.PAST_ERRORS_S:
-            row[PAST] = 1.0
-
-    def _append(self, slots: Any, samples: Any) -> None:
-        """Every slot occurs once in a wave (`_only_known`), so one vector does it. A reading of
-        another interval than the one that is open closes that one."""
-        interval = np.floor(samples[:, 0] / risk.SAMPLE_S)
-        open_ = self._interval[slots]
-        self._close(slots[~np.isnan(open_) & (open_ != interval)])
-        self._interval[slots] = interval
-        self._sums[slots] += np.nan_to_num(samples, nan=0.0)
-        self._counts[slots] += ~np.isnan(samples)
-
-    def _close(self, slots: Any) -> None:
-        """One sample of the score: means, but errors are a count and one second without training
-        is enough to expect less use."""
-        if not len(slots):
-            return
-        sums, counts = self._sums[slots], self._counts[slots]
-        row = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-        row[:, ERRORS] = np.where(counts[:, ERRORS] > 0, sums[:, ERRORS], np.nan)
-        row[:, TRAINING] = (sums[:, TRAINING] >= counts[:, TRAINING]).astype(float)
-        row[:, 0] = self._interval[slots] * risk.SAMPLE_S
-        moved = np.concatenate([self.window[slots, 1:], row[:, None, :]], axis=1)
-        self.window[slots] = moved
-        self.parts[slots] = parts(moved)
-        self.risk[slots] = self.parts[slots] @ WEIGHTS
-        self._sums[slots], self._counts[slots] = 0.0, 0.0
+    def _free_slot(self, node: LiveNode, key: Key) -> None:
+        slot = self.slots.pop(key)
+        self.scoring.clear(slot)
+        self.keys[slot], self.calm[slot] = None, False
+        self._free_slots.append(slot)
+        self.watch.forget(*key)
+        node.slots.pop(key[1])
+        node.samples.pop(key[1], None)
+        node.layout, node.shown = ((), NOWHERE), b""
 
 
-def waves(heard: Iterable[Heard]) -> Iterator[list[Heard]]:
-    """Lists in which every node occurs at most once, each node's frames in order."""
-    rounds: list[list[Heard]] = []
-    count: dict[str, int] = {}
-    for item in heard:
-        number = count.get(item.node_id, 0)
-        count[item.node_id] = number + 1
-        if number == len(rounds):
-            rounds.append([])
-        rounds[number].append(item)
-    yield from rounds
+def _table_of(heard: Heard) -> Floats:
+    return np.empty((0, WIDTH)) if heard.table is None else heard.table
 
 
-def _reading(node: LiveNode, sample: DeviceSample, heard: Heard, training: bool) -> list[float]:
-    """One second of the window; a missing reading is NaN."""
-    return [
-        heard.frame.uptime_s,
-        _nan(sample.temperature_c),
-        _nan(sample.memory_utilization_ratio),
-        _new_errors(node, sample, heard.at_s),
-        0.0,
-        _nan(sample.power_w),
-        _nan(sample.utilization_ratio),
-        float(training),
-    ]
-
-
-def _new_errors(node: LiveNode, sample: DeviceSample, at_s: float) -> float:
-    """New uncorrectable errors since the sample before; NaN where the device does not count them.
-    Corrected ones are no symptom of now, only part of its history. A counter that fell began anew:
-    with the driver, or with a reset."""
-    now = (sample.ecc_corrected_total or 0, sample.ecc_uncorrected_total or 0)
-    before = node.errors.get(sample.index, now)
-    node.errors[sample.index] = now
-    if now[0] > before[0] or now[1] > before[1]:
-        node.error_s[sample.index] = at_s
-    return float("nan") if sample.ecc_uncorrected_total is None else float(max(0, now[1] - before[1]))
-
-
-def _nan(value: float | None) -> float:
-    return float("nan") if value is None else float(value)
-
-
-def live_of(rank: LiveRank, now_s: float) -> dict[str, Any]:
-    """A rank's live state as the API shows it; ages go on while nothing is heard."""
-    since_s = max(0.0, now_s - rank.at_s)
-    status = rank.status
-    return {
-        "section": str(status.section),
-        "phase": str(status.phase),
-        "step": status.step,
-        "phase_age_s": round(status.phase_age_s + since_s, 3),
-        "silent_s": round(status.silent_s + since_s, 3),
-        "phase_since_s": round(rank.at_s - status.phase_age_s, 3),
-        "at": iso(from_s(rank.at_s)),
-    }
-
-
-def sample_fields(live_state: LiveState, node_id: str, sample: DeviceSample) -> dict[str, Any]:
-    """A device's newest reading with its score, and each part's share of that."""
-    score, shares = live_state.risk_of(node_id, sample.index), live_state.parts_of(node_id, sample.index)
-    return {**msgspec.to_builtins(sample), "risk": score, "risk_parts": shares}
+def _training(heard: Heard) -> list[bool]:
+    """Of each device of a frame: a rank on it is in a step."""
+    in_step = {status.device_index for status in heard.frame.ranks if status.section is Section.STEP}
+    return [sample.index in in_step for sample in heard.frame.devices]

@@ -29,7 +29,7 @@ Total = tuple[int, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`over`: the state has ended, and with it the finding."""
+    """`over`: the state has ended, and with it the finding. `first`: it was so in the first sample of this watch."""
 
     node_id: str
     index: int
@@ -37,6 +37,7 @@ class Finding:
     value: float
     over: bool
     sample: DeviceSample
+    first: bool = False
 
 
 @dataclass(slots=True)
@@ -140,23 +141,35 @@ def _in_window(name: str, before: Total, now: Total) -> int:
 
 class Watch:
     """All devices; findings wait here until the scanner takes them. `begun`: nodes of which the counters were not
-    compared yet with what was before, and since when they are watched (Unix seconds)."""
+    compared yet with what was before, and since when they are watched (Unix seconds). `nameless`: devices that are
+    watched since `seeds.name` last named any."""
 
     def __init__(self, *, gap_s: float = GAP_S) -> None:
         self.gap_s = gap_s
         self.devices: dict[tuple[str, int], DeviceWatch] = {}
         self.found: list[Finding] = []
         self.begun: dict[str, float] = {}
+        self.nameless: set[tuple[str, int]] = set()
 
     def take(self, node_id: str, sample: DeviceSample, at_s: float) -> None:
         """One sample; `at_s` when it was received."""
         watch = self.devices.get((node_id, sample.index))
+        first = watch is None
         if watch is None:
             watch = self.devices[node_id, sample.index] = DeviceWatch()
             self.begun.setdefault(node_id, at_s)
+            self.nameless.add((node_id, sample.index))
         for reading, value, over in watch.take(sample, at_s, self.gap_s):
             self.found.append(
-                Finding(node_id=node_id, index=sample.index, reading=reading, value=value, over=over, sample=sample)
+                Finding(
+                    node_id=node_id,
+                    index=sample.index,
+                    reading=reading,
+                    value=value,
+                    over=over,
+                    sample=sample,
+                    first=first,
+                )
             )
 
     def seed(self, node_id: str, sample: DeviceSample, before: Mapping[str, Total]) -> None:
@@ -191,6 +204,7 @@ class Watch:
     def forget(self, node_id: str, index: int) -> None:
         """A device that is none any more."""
         self.devices.pop((node_id, index), None)
+        self.nameless.discard((node_id, index))
 
     def news(self) -> list[Finding]:
         """Taken out."""

@@ -5,7 +5,7 @@ again. A total is taken of the history, or of the newest finding about the devic
 a device that another one has replaced since.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 
 from controlplane.recovery.models import Signal
@@ -17,38 +17,57 @@ from controlplane.telemetry.selectors import newest_totals
 
 FIELDS = tuple(COUNTERS.values())
 AT_ONCE = 20
-"""Nodes a turn: each costs two reads of the database and one of Redis."""
+"""Nodes a turn: each costs a read of the database and one of Redis, and all of them one more."""
+Place = tuple[str, int]
 
 
-def name(live_state: LiveState, fleet: FleetMap) -> None:
-    """Which device is at each place, so that one that was replaced hands its counters on to nobody."""
-    for (node_id, index), info in fleet.devices.items():
-        live_state.watch.name(node_id, index, info.uuid)
+def name(live_state: LiveState, fleet: FleetMap, touched: Collection[str] | None = None) -> None:
+    """Which device is at each place, so that one that was replaced hands its counters on to nobody. `touched`: the
+    only nodes of which that has changed; devices that are watched since a moment ago are named too."""
+    watch = live_state.watch
+    nameless, watch.nameless = watch.nameless, set()
+    if touched is None:
+        keys: Iterable[tuple[str, int]] = fleet.devices
+    else:
+        slots = ((node_id, live_state.nodes[node_id].slots) for node_id in touched if node_id in live_state.nodes)
+        keys = nameless.union((node_id, index) for node_id, indexes in slots for index in indexes)
+    for key in keys:
+        info = fleet.devices.get(key)
+        if info is not None:
+            watch.name(*key, info.uuid)
 
 
 def seed(live_state: LiveState, fleet: FleetMap, *, at_once: int = AT_ONCE) -> None:
     """Of the nodes that are watched since a moment ago."""
     watch = live_state.watch
-    for node_id in list(watch.begun)[:at_once]:
-        began_s = watch.begun.pop(node_id)
-        isolated("counters", node_id, partial(_seed, live_state, fleet, node_id, began_s))
+    began = {node_id: watch.begun.pop(node_id) for node_id in list(watch.begun)[:at_once]}
+    if not began:
+        return
+    found = _newest_findings(began)
+    for node_id, began_s in began.items():
+        isolated("counters", node_id, partial(_seed, live_state, fleet, node_id, began_s, found))
 
 
-def _seed(live_state: LiveState, fleet: FleetMap, node_id: str, began_s: float) -> None:
+def _seed(live_state: LiveState, fleet: FleetMap, node_id: str, began_s: float, found: dict[Place, Signal]) -> None:
     stored, node = newest_totals(node_id, FIELDS, before_s=began_s), live_state.nodes.get(node_id)
     for index, sample in node.samples.items() if node is not None else ():
         info = fleet.devices.get((node_id, index))
         if info is not None:
-            before = {**stored.get(index, {}), **_found(node_id, index, info, began_s, stored.get(index, {}))}
+            row, before = found.get((node_id, index)), stored.get(index, {})
+            before = before if row is None else {**before, **_said(row, info, began_s, before)}
             mine = {name: total for name, total in before.items() if total[1] >= info.since_s}
             live_state.watch.seed(node_id, sample, mine)
 
 
-def _found(node_id: str, index: int, info: DeviceInfo, began_s: float, stored: Mapping[str, Total]) -> dict[str, Total]:
+def _newest_findings(node_ids: Collection[str]) -> dict[Place, Signal]:
+    """The newest finding about each device of these nodes."""
+    rows = Signal.objects.filter(kind="device_reading", node_id__in=node_ids).order_by("seen_at")
+    return {(str(row.node_id), int(row.device_index)): row for row in rows if row.device_index is not None}
+
+
+def _said(row: Signal, info: DeviceInfo, began_s: float, stored: Mapping[str, Total]) -> dict[str, Total]:
     """Totals that the newest finding about the device says, where they are newer than what is stored."""
-    rows = Signal.objects.filter(kind="device_reading", node_id=node_id, device_index=index)
-    row = rows.order_by("-seen_at").first()
-    if row is None or row.evidence.get("uuid") != info.uuid or row.seen_at.timestamp() > began_s:
+    if row.evidence.get("uuid") != info.uuid or row.seen_at.timestamp() > began_s:
         return {}
     at_s = row.seen_at.timestamp()
     totals = {name: row.evidence.get(name) for name in FIELDS}

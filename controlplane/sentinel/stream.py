@@ -6,6 +6,7 @@ we were deaf for a moment, and so that silence is no evidence.
 """
 
 import time
+from collections.abc import Callable
 
 import msgspec
 import redis
@@ -26,10 +27,11 @@ QUIET_S = 1.0
 
 class StreamReader:
     """`ok`: Redis answered the last read. `batches`: what came from whom. Starts at the newest
-    entry: older pictures are history."""
+    entry: older pictures are history. `wanted`: of which nodes frames are read; of others they cost only their way."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: Callable[[str], bool] | None = None) -> None:
         self.ok = False
+        self._wanted = wanted or (lambda node_id: True)
         self.batches = BatchReader()
         self._client: redis.Redis | None = None
         self._last_id = "$"
@@ -97,7 +99,7 @@ class StreamReader:
             metrics.FRAMES.labels(result=f"stream_{code}").inc()
             tally.note(f"telemetry_{code}")
             return []
-        return [heard for item in batch.items if (heard := _heard(item)) is not None]
+        return [heard for item in batch.items if self._wanted(item[0]) and (heard := _heard(item)) is not None]
 
 
 def _heard(item: Item) -> Heard | None:

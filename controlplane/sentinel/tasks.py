@@ -9,7 +9,7 @@ from controlplane.dispatch.services import forget_finished
 from controlplane.policies import shadows
 from controlplane.recovery import breaker_rows, deadletter, ledger_pass, shadowing, sweep, torch_analysis
 from controlplane.recovery.diagnostics import forget_scheduled
-from controlplane.recovery.forgetting import forget_events
+from controlplane.recovery.forgetting import forget_events, forget_steps
 from controlplane.runtime import beats, exporter
 from controlplane.sentinel import continuing
 from controlplane.telemetry.services import forget_chunks
@@ -61,6 +61,7 @@ def retention() -> None:
     deadletter.forget(settings.RETENTION_DAYS * DAY_S)
     shadows.forget(settings.RETENTION_DAYS * DAY_S)
     breaker_rows.forget(settings.RETENTION_DAYS * DAY_S)
+    forget_steps(settings.STEP_RETENTION_DAYS * DAY_S)
     if settings.LEDGER_RETENTION_DAYS:
         ledger_pass.forget(settings.LEDGER_RETENTION_DAYS * DAY_S)
     beats.forget_old()

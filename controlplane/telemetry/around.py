@@ -230,7 +230,9 @@ def _left_range(reading: Reading, moves: Moves, span: Span) -> Notable:
     if not len(before.t_s) or not len(after.t_s):
         return STEADY
     low, high = float(before.values.min()), float(before.values.max())
-    margin = max(high - low, MARGIN_STEPS * reading.step)
+    # What was stored before may be off by the band on either side of what was read.
+    band = max(reading.band, reading.band_ratio * max(abs(low), abs(high)))
+    margin = max(high - low, MARGIN_STEPS * reading.step, 2 * band)
     below, above = low - float(after.values.min()), float(after.values.max()) - high
     if max(below, above) <= margin:
         return STEADY

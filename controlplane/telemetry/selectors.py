@@ -15,7 +15,7 @@ from django.db.models import QuerySet
 from controlplane.runtime import bus
 from controlplane.runtime.clock import from_s
 from controlplane.runtime.logs import get
-from controlplane.telemetry.codec import METRICS, Chunk, unpack
+from controlplane.telemetry.codec import METRICS, Chunk, Part, chunk_of, joined, unpack, unpack_part
 from controlplane.telemetry.models import TelemetryChunk
 
 _log = get(__name__)
@@ -26,8 +26,23 @@ Floats = npt.NDArray[np.float64]
 
 
 def pending_name(node_id: str) -> str:
-    """Where the sentinel keeps its unstored samples (`bus.read_blob`)."""
+    """Where the sentinel keeps its unstored samples (`bus.read_parts`)."""
     return f"pending:{node_id}"
+
+
+def pending_chunk(node_id: str) -> Chunk | None:
+    """Samples that are not stored yet; None where there are none. A part that cannot be read, or that is no later
+    than the one before, is left out."""
+    parts: list[Part] = []
+    for raw in bus.read_parts(pending_name(node_id)):
+        try:
+            part = unpack_part(raw)
+        except ValueError as error:
+            _log.warning("a part of unstored history left out", node=node_id, error=str(error))
+            continue
+        if not parts or part.t_ms[0] > parts[-1].t_ms[-1]:
+            parts.append(part)
+    return chunk_of(joined(parts)) if parts else None
 
 
 def node_series(node_id: str, *, since_s: float, until_s: float, max_points: int = 300) -> dict[str, Any]:
@@ -46,10 +61,10 @@ def node_chunks(node_ids: Sequence[str], since_s: float, until_s: float, *, stri
     for node_id, stored in groupby(rows, lambda row: row.node_id):
         found[node_id] = [_thinned(chunk, stride) for chunk in _stored(stored, since_s, until_s)]
     for node_id, chunks in found.items():
-        blob = bus.read_blob(pending_name(node_id))
-        if blob is not None:
-            # The blob may lie a little behind a chunk that was stored meanwhile.
-            chunks.append(_cut(unpack(blob), max(since_s, *(float(c.t_s[-1]) + 0.001 for c in chunks), 0.0), until_s))
+        pending = pending_chunk(node_id)
+        if pending is not None:
+            # It may lie a little behind a chunk that was stored meanwhile.
+            chunks.append(_cut(pending, max(since_s, *(float(c.t_s[-1]) + 0.001 for c in chunks), 0.0), until_s))
         found[node_id] = [chunk for chunk in chunks if len(chunk.t_s)]
     return found
 
@@ -58,9 +73,9 @@ def newest_totals(node_id: str, names: Sequence[str], *, before_s: float) -> dic
     """Of each device of a node the last value of these counters before a moment, and when it was read."""
     newest = TelemetryChunk.objects.filter(node_id=node_id, t0__lt=from_s(before_s)).order_by("-t0").first()
     chunks = [] if newest is None else list(_stored([newest], 0.0, before_s - MOMENT_S))
-    blob = bus.read_blob(pending_name(node_id))
-    if blob is not None:
-        chunks.append(_cut(unpack(blob), 0.0, before_s - MOMENT_S))
+    pending = pending_chunk(node_id)
+    if pending is not None:
+        chunks.append(_cut(pending, 0.0, before_s - MOMENT_S))
     found: dict[int, dict[str, tuple[int, float]]] = {}
     for chunk in sorted((chunk for chunk in chunks if len(chunk.t_s)), key=lambda chunk: float(chunk.t_s[-1])):
         for row, index in enumerate(chunk.devices):

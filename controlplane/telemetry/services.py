@@ -1,22 +1,41 @@
 """Packed history: written by the sentinel, forgotten by retention."""
 
+from collections.abc import Mapping
+from functools import partial
+
+from django.db import IntegrityError, transaction
+
 from controlplane.runtime.clock import ago, from_s
-from controlplane.telemetry.codec import CODEC, Chunk, pack
+from controlplane.runtime.isolate import isolated
+from controlplane.telemetry.codec import CODEC, Part, pack_whole
 from controlplane.telemetry.models import TelemetryChunk
 
 
-def store_chunk(node_id: str, chunk: Chunk) -> None:
-    """Keep a finished chunk; the same one twice (a leader that took over) is kept once."""
-    TelemetryChunk.objects.get_or_create(
-        node_id=node_id,
-        t0=from_s(float(chunk.t_s[0])),
-        defaults={
-            "t1": from_s(float(chunk.t_s[-1])),
-            "codec": CODEC,
-            "samples": len(chunk.t_s),
-            "payload": pack(chunk),
-        },
-    )
+def store_chunks(wholes: Mapping[str, Part]) -> int:
+    """Keep finished chunks of these nodes, in one statement; the same one twice (a leader that took over) is kept
+    once. Of a node of which one cannot be kept it is dropped, and the others are kept. Returns how many."""
+    rows: list[TelemetryChunk] = []
+    for node_id, part in wholes.items():
+        isolated("history", node_id, partial(_add, rows, node_id, part))
+    if not rows:
+        return 0
+    try:
+        _create(rows)
+    except IntegrityError:
+        # A node that is in no table any more: whose it is, each row says for itself.
+        return sum(isolated("history", row.node_id, partial(_create, [row])) for row in rows)
+    return len(rows)
+
+
+def _add(rows: list[TelemetryChunk], node_id: str, part: Part) -> None:
+    t0, t1 = from_s(int(part.t_ms[0]) / 1000.0), from_s(int(part.t_ms[-1]) / 1000.0)
+    payload = pack_whole(part)
+    rows.append(TelemetryChunk(node_id=node_id, t0=t0, t1=t1, codec=CODEC, samples=len(part.t_ms), payload=payload))
+
+
+def _create(rows: list[TelemetryChunk]) -> None:
+    with transaction.atomic():
+        TelemetryChunk.objects.bulk_create(rows, ignore_conflicts=True)
 
 
 def forget_chunks(older_than_s: float) -> int:
