@@ -11,7 +11,7 @@ from controlplane.api.edge import describe
 from controlplane.api.idempotency import Effect, once
 from controlplane.protocol import rest
 from controlplane.recovery import breaker_rows
-from controlplane.recovery.present_breakers import breaker_summary, newest
+from controlplane.recovery.present_breakers import breaker_summaries, newest
 from controlplane.runtime.events import newest_seq
 
 router = Router(tags=["recovery"], auth=needs(Scope.READ))
@@ -22,7 +22,7 @@ def list_breakers(request: HttpRequest, query: Query[pages.Paging]) -> HttpRespo
     """Newest first, also those that are closed. The open ones are on the overview too."""
     seq, rows = newest_seq(), newest()
     found, after = pages.page(rows, query, name="breakers")
-    return send(pages.listing([breaker_summary(row) for row in found], after, seq, total=rows.count()))
+    return send(pages.listing(breaker_summaries(found), after, seq, total=rows.count()))
 
 
 @router.post(

@@ -12,6 +12,7 @@ from controlplane.api.auth import needs, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
 from controlplane.api.eventlog import event_view
+from controlplane.api.fields import Fields, of_rows, only
 from controlplane.api.idempotency import Effect, once
 from controlplane.api.overview import overview
 from controlplane.api.reach import reach
@@ -37,6 +38,7 @@ class NodeFilter(pages.Paging):
 
     state: Annotated[str | None, Field(max_length=16)] = None
     q: Annotated[str, Field(max_length=100, description="Part of the name.")] = ""
+    fields: Fields = ""
 
 
 class LetterFilter(pages.Paging):
@@ -54,16 +56,17 @@ def get_overview(request: HttpRequest) -> HttpResponse:
 @router.get("/nodes", summary="List nodes", openapi_extra=describe(list[rest.Node], errors=(422,)))
 def list_nodes(request: HttpRequest, query: Query[NodeFilter]) -> HttpResponse:
     """With their devices and newest readings, by name."""
-    seq = newest_seq()
+    seq, names = newest_seq(), of_rows(query.fields, rest.Node, of="a node")
     rows = selectors.nodes(state=query.state, q=query.q)
     found, after = pages.by_name(rows, query, name="nodes")
-    views = seen(reach(request), selectors.node_views(found))
-    return send(pages.listing(views, after, seq, total=rows.count()))
+    live = names is None or not selectors.LIVE.isdisjoint(names)
+    views = seen(reach(request), selectors.node_views(found, live=live))
+    return send(pages.listing(only(views, names), after, seq, total=rows.count()))
 
 
 @router.get("/nodes/{rid:node_id}", summary="One node", openapi_extra=describe(rest.NodeDetail, errors=(404,)))
 def get_node(request: HttpRequest, node_id: str) -> HttpResponse:
-    """With its ranks, recent signals and events."""
+    """By id, or by name. With its ranks, recent signals and events."""
     seq = newest_seq()
     row, rights = selectors.node(node_id), reach(request)
     events = told(events_seen(rights, Event.objects.filter(node_id=row.id))).order_by("-seq")[:RECENT]

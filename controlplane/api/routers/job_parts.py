@@ -13,6 +13,7 @@ from controlplane.api.auth import needs
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
 from controlplane.api.eventlog import EventQuery, event_page
+from controlplane.api.fields import Fields, of_rows, only
 from controlplane.api.reach import job_of, reach
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.checkpoints.present import checkpoint_summary
@@ -25,7 +26,7 @@ from controlplane.recovery.capable import with_acts
 from controlplane.recovery.learned import timeouts_of
 from controlplane.recovery.ledger import job_budget
 from controlplane.recovery.numerics import job_numerics
-from controlplane.recovery.present import decision_summary, incident_summary
+from controlplane.recovery.present import decision_summaries, incident_summary
 from controlplane.recovery.queue_view import job_queue
 from controlplane.recovery.speed import job_speed
 from controlplane.runtime.events import newest_seq
@@ -36,10 +37,20 @@ Small = Annotated[int | None, Field(ge=0, le=2**31)]
 Step = Annotated[int, Field(ge=0, le=2**53)]
 
 
+class PartQuery(pages.Paging):
+    """Query of a list of what belongs to a job."""
+
+    fields: Fields = ""
+
+
 class ReplicaQuery(Schema):
-    """Which attempt; all of them by default."""
+    """Which attempt, and which slot of it; all of them by default. `current`: the newest incarnations of the newest
+    attempt alone."""
 
     attempt: Small = None
+    index: Small = None
+    current: bool = False
+    fields: Fields = ""
 
 
 class StepQuery(Schema):
@@ -50,9 +61,10 @@ class StepQuery(Schema):
     attempt: Small = None
     limit: Annotated[int, Field(ge=1, le=pages.MAX_STEPS)] = pages.MAX_STEPS
     points: Annotated[int | None, Field(ge=2, le=pages.MAX_STEPS)] = None
+    fields: Fields = ""
 
 
-class DecisionQuery(pages.Paging):
+class DecisionQuery(PartQuery):
     """`routine` true or false shows only those; absent shows both."""
 
     routine: bool | None = None
@@ -76,10 +88,11 @@ class LogQuery(Schema):
 )
 def replicas(request: HttpRequest, job_id: str, query: Query[ReplicaQuery]) -> HttpResponse:
     """Every incarnation with its ranks, newest attempt first; a job has few, so one page."""
-    seq = newest_seq()
+    seq, names = newest_seq(), of_rows(query.fields, rest.Replica, of="a replica")
     job = job_of(request, job_id)
-    items = with_acts(selectors.replicas(job, attempt=query.attempt), job)
-    return send(pages.listing(items, None, seq))
+    found = selectors.replicas(job, attempt=query.attempt, index=query.index, current=query.current)
+    items = with_acts(found, job)
+    return send(pages.listing(only(items, names), None, seq))
 
 
 @router.get(
@@ -87,7 +100,7 @@ def replicas(request: HttpRequest, job_id: str, query: Query[ReplicaQuery]) -> H
 )
 def steps(request: HttpRequest, job_id: str, query: Query[StepQuery]) -> HttpResponse:
     """Committed steps in order; go on with since_step = last step + 1."""
-    seq = newest_seq()
+    seq, names = newest_seq(), of_rows(query.fields, rest.Step, of="a step")
     items = selectors.steps(
         job_of(request, job_id),
         since_step=query.since_step,
@@ -95,7 +108,7 @@ def steps(request: HttpRequest, job_id: str, query: Query[StepQuery]) -> HttpRes
         limit=query.limit,
         points=query.points,
     )
-    return send(pages.listing(items, None, seq))
+    return send(pages.listing(only(items, names), None, seq))
 
 
 @router.get(
@@ -166,10 +179,10 @@ def events(request: HttpRequest, job_id: str, query: Query[EventQuery]) -> HttpR
 )
 def decisions(request: HttpRequest, job_id: str, query: Query[DecisionQuery]) -> HttpResponse:
     """Newest first, with their commands."""
-    seq = newest_seq()
+    seq, names = newest_seq(), of_rows(query.fields, rest.Decision, of="a decision")
     rows = recovery.decisions(job_id=job_of(request, job_id).id, routine=query.routine)
     found, after = pages.page(rows, query, name="decisions")
-    return send(pages.listing([decision_summary(row) for row in found], after, seq, total=rows.count()))
+    return send(pages.listing(only(decision_summaries(found), names), after, seq, total=rows.count()))
 
 
 @router.get(
@@ -177,12 +190,12 @@ def decisions(request: HttpRequest, job_id: str, query: Query[DecisionQuery]) ->
     summary="Incidents of a job",
     openapi_extra=describe(list[rest.Incident], errors=NOT_THERE),
 )
-def incidents(request: HttpRequest, job_id: str, query: Query[pages.Paging]) -> HttpResponse:
+def incidents(request: HttpRequest, job_id: str, query: Query[PartQuery]) -> HttpResponse:
     """Newest first."""
-    seq = newest_seq()
+    seq, names = newest_seq(), of_rows(query.fields, rest.Incident, of="an incident")
     rows = recovery.incidents(job_id=job_of(request, job_id).id)
     found, after = pages.page(rows, query, name="incidents")
-    return send(pages.listing([incident_summary(row) for row in found], after, seq, total=rows.count()))
+    return send(pages.listing(only(map(incident_summary, found), names), after, seq, total=rows.count()))
 
 
 @router.get(
@@ -190,12 +203,12 @@ def incidents(request: HttpRequest, job_id: str, query: Query[pages.Paging]) -> 
     summary="Checkpoints of a job",
     openapi_extra=describe(list[rest.Checkpoint], errors=NOT_THERE),
 )
-def checkpoints(request: HttpRequest, job_id: str, query: Query[pages.Paging]) -> HttpResponse:
+def checkpoints(request: HttpRequest, job_id: str, query: Query[PartQuery]) -> HttpResponse:
     """Newest first."""
-    seq = newest_seq()
+    seq, names = newest_seq(), of_rows(query.fields, rest.Checkpoint, of="a checkpoint")
     rows = Checkpoint.objects.filter(job=job_of(request, job_id))
     found, after = pages.page(rows, query, name="checkpoints")
-    return send(pages.listing([checkpoint_summary(row) for row in found], after, seq, total=rows.count()))
+    return send(pages.listing(only(map(checkpoint_summary, found), names), after, seq, total=rows.count()))
 
 
 @router.get(
@@ -203,11 +216,11 @@ def checkpoints(request: HttpRequest, job_id: str, query: Query[pages.Paging]) -
     summary="Commands about a job",
     openapi_extra=describe(list[rest.Command], errors=NOT_THERE),
 )
-def commands(request: HttpRequest, job_id: str, query: Query[pages.Paging]) -> HttpResponse:
+def commands(request: HttpRequest, job_id: str, query: Query[PartQuery]) -> HttpResponse:
     """Orders to agents, newest first, with their answers."""
-    seq = newest_seq()
+    seq, names = newest_seq(), of_rows(query.fields, rest.Command, of="a command")
     found, after = pages.page(dispatch.of_job(job_of(request, job_id).id), query, name="commands")
-    return send(pages.listing([command_summary(row) for row in found], after, seq))
+    return send(pages.listing(only(map(command_summary, found), names), after, seq))
 
 
 @router.get(

@@ -1,6 +1,5 @@
 """Jobs: list, submit, one job, and what people may order."""
 
-import hashlib
 from typing import Annotated, Any
 
 import msgspec
@@ -9,10 +8,11 @@ from ninja import Query, Router
 from pydantic import Field
 
 from controlplane.access.models import Scope
-from controlplane.api import bodies, pages, specs
+from controlplane.api import bodies, etags, pages, specs
 from controlplane.api.auth import needs, needs_in_project, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
+from controlplane.api.fields import Fields, of_rows, only
 from controlplane.api.idempotency import Effect, once
 from controlplane.api.placements import try_placement
 from controlplane.api.problems import Kind, Problem
@@ -47,12 +47,13 @@ class JobFilter(pages.Paging):
     labels: Annotated[
         str, Field(max_length=1000, description="key=value of the job's labels; several with commas, all of them.")
     ] = ""
+    fields: Fields = ""
 
 
 @router.get("/jobs", summary="List jobs", auth=needs(Scope.READ), openapi_extra=describe(list[rest.Job], errors=(422,)))
 def list_jobs(request: HttpRequest, query: Query[JobFilter]) -> HttpResponse:
     """Newest first."""
-    seq = newest_seq()
+    seq, names = newest_seq(), of_rows(query.fields, rest.Job, of="a job")
     rows = selectors.jobs(among=reach(request).only("project"), q=query.q)
     rows = rows.filter(project=query.project) if query.project else rows
     states = [state for state in (query.state or "").split(",") if state]
@@ -69,7 +70,8 @@ def list_jobs(request: HttpRequest, query: Query[JobFilter]) -> HttpResponse:
         raise Problem(Kind.INVALID, "A parameter is not valid.", errors=[told])
     rows = selectors.with_labels(rows, {key: value for key, _, value in pairs})
     found, after = pages.page(rows, query, name="jobs")
-    return send(pages.listing(with_acts(job_summaries(found), found), after, seq, total=rows.count()))
+    items = only(with_acts(job_summaries(found), found), names)
+    return send(pages.listing(items, after, seq, total=rows.count()))
 
 
 @router.post(
@@ -116,12 +118,8 @@ def get_job(request: HttpRequest, job_id: str) -> HttpResponse:
     sees_env = principal.may(Scope.ADMIN) or row.owner == principal.username
     detail = _detail(row, spec=environment.with_values(row) if sees_env else environment.without_values(row.spec))
     # The tag covers the object, not the moment: as_of_seq moves with every event of the fleet.
-    tag = f'"{hashlib.sha256(msgspec.json.encode(detail)).hexdigest()[:32]}"'
-    asked = [part.strip() for part in request.headers.get("If-None-Match", "").split(",")]
-    response = HttpResponse(status=304) if tag in asked else send(detail | {"as_of_seq": seq})
-    response["ETag"] = tag
-    response["Cache-Control"] = "no-cache"
-    return response
+    tag = etags.tag_of(msgspec.json.encode(detail))
+    return etags.unchanged(tag) if etags.has(request, tag) else etags.tagged(send(detail | {"as_of_seq": seq}), tag)
 
 
 @router.post(

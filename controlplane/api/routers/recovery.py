@@ -11,6 +11,7 @@ from controlplane.api import bodies, pages
 from controlplane.api.auth import needs, needs_in_project, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
+from controlplane.api.fields import Fields, of_rows, only
 from controlplane.api.idempotency import Effect, once
 from controlplane.api.problems import Kind, Problem
 from controlplane.api.reach import decision_of, incident_of, reach
@@ -28,12 +29,13 @@ class IncidentFilter(pages.Paging):
     """Query of the incident list."""
 
     state: Annotated[str | None, Field(max_length=100, description="One state, or several with commas.")] = None
+    fields: Fields = ""
 
 
 @router.get("/incidents", summary="List incidents", openapi_extra=describe(list[rest.Incident], errors=(422,)))
 def list_incidents(request: HttpRequest, query: Query[IncidentFilter]) -> HttpResponse:
     """Newest first."""
-    seq = newest_seq()
+    seq, names = newest_seq(), of_rows(query.fields, rest.Incident, of="an incident")
     rows = selectors.incidents().filter(reach(request).only("job__project", none_too=True))
     states = [state for state in (query.state or "").split(",") if state]
     if set(states) - set(IncidentState):
@@ -42,7 +44,8 @@ def list_incidents(request: HttpRequest, query: Query[IncidentFilter]) -> HttpRe
     if states:
         rows = rows.filter(state__in=states)
     found, after = pages.page(rows, query, name="incidents")
-    return send(pages.listing([incident_summary(row) for row in found], after, seq, total=rows.count()))
+    items = only(map(incident_summary, found), names)
+    return send(pages.listing(items, after, seq, total=rows.count()))
 
 
 @router.get(

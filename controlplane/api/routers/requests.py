@@ -12,6 +12,7 @@ from controlplane.api import bodies, pages
 from controlplane.api.auth import needs, needs_in_project, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
+from controlplane.api.fields import Fields, of_rows, only
 from controlplane.api.idempotency import Effect, once
 from controlplane.api.problems import Kind, Problem
 from controlplane.api.reach import reach, request_of
@@ -34,19 +35,20 @@ class RequestFilter(pages.Paging):
     state: Annotated[Words, Field(description="One state, or several with commas.")] = None
     job_id: Annotated[Id, Field(description="Only what was asked of this job.")] = ""
     node_id: Annotated[Id, Field(description="Only what was asked of this node.")] = ""
+    fields: Fields = ""
 
 
 @router.get("/requests", summary="List requests", openapi_extra=describe(list[rest.Request], errors=(422,)))
 def list_requests(request: HttpRequest, query: Query[RequestFilter]) -> HttpResponse:
     """What people asked for (evict, checkpoint, drain, fault), newest first."""
-    seq = newest_seq()
+    seq, names = newest_seq(), of_rows(query.fields, rest.Request, of="a request")
     kinds, states = _words("kind", query.kind, RequestKind), _words("state", query.state, RequestState)
     rows = asked.requests(kinds=kinds, states=states, job_id=query.job_id, node_id=query.node_id)
     rights = reach(request)
     rows = rows.filter(rights.only("job__project", none_too=True))
     found, after = pages.page(rows, query, name="requests")
-    views = [seen(rights, asked.view(row)) for row in found]
-    return send(pages.listing(views, after, seq, total=rows.count()))
+    views = seen(rights, [asked.view(row) for row in found])
+    return send(pages.listing(only(views, names), after, seq, total=rows.count()))
 
 
 @router.get(

@@ -51,6 +51,7 @@ OPERATIONS: dict[str, Row] = {
         "operate", {"reason": "r", "replica": 0, "rank": 0, "command": {"name": "collect_garbage"}}
     ),
     "GET /jobs/{job_id}/replicas": Row("read"),
+    "GET /jobs/{job_id}/mesh": Row("read"),
     "GET /jobs/{job_id}/steps": Row("read"),
     "GET /jobs/{job_id}/speed": Row("read"),
     "GET /jobs/{job_id}/numerics": Row("read"),
@@ -82,6 +83,7 @@ OPERATIONS: dict[str, Row] = {
     "GET /capacity": Row("read"),
     "GET /overview": Row("read"),
     "GET /nodes": Row("read"),
+    "GET /nodes:columns": Row("read"),
     "GET /nodes/{node_id}": Row("read"),
     "POST /nodes/{node_id}:cordon": Row("operate", WITH_REASON),
     "POST /nodes/{node_id}:uncordon": Row("operate", WITH_REASON),

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from django.test import override_settings
 
-from controlplane.api import openapi
+from controlplane.api import openapi, shapes
 from controlplane.jobs.models import Job, StepRecord
 from controlplane.jobs.services import refresh_job
 from controlplane.policies.services import Edit, put
@@ -33,6 +33,7 @@ SINGLE: list[tuple[str, Any]] = [
     ("/overview", rest.Overview),
     ("/jobs/{job}", rest.JobDetail),
     ("/jobs/{job}/logs", rest.Log),
+    ("/jobs/{job}/mesh", shapes.JobMesh),
     ("/incidents/{incident}", rest.IncidentDetail),
     ("/incidents/{incident}/readings", rest.IncidentReadings),
     ("/decisions/{decision}", rest.DecisionDetail),
@@ -43,6 +44,7 @@ SINGLE: list[tuple[str, Any]] = [
     ("/policy/diff?before=0&after=1", rest.PolicyDiff),
     ("/policy/recorded/{policy}", rest.RecordedPolicy),
     ("/nodes/{node}", rest.NodeDetail),
+    ("/nodes:columns", shapes.NodeColumns),
     ("/projects/default", rest.ProjectDetail),
     ("/nodes/{node}/series", rest.Series),
 ]

@@ -18,8 +18,8 @@ from controlplane.recovery.models import Incident, Signal
 from controlplane.runtime import bus
 from controlplane.runtime.clock import from_s, iso, now_s
 from controlplane.runtime.ids import new_id
-from controlplane.telemetry.codec import METRICS, Chunk, pack
-from controlplane.telemetry.services import store_chunk
+from controlplane.telemetry.codec import METRICS, Chunk, pack_part, quantised
+from controlplane.telemetry.services import store_chunks
 from tests.integration.api.conftest import make_node
 
 pytestmark = pytest.mark.django_db
@@ -52,8 +52,8 @@ def keep(node: Node, samples: dict[float, dict[int, dict[str, float]]], *, store
     ]
     chunk = Chunk(t_s=np.array(list(samples)), devices=devices, values=np.array(values))
     if stored:
-        store_chunk(node.id, chunk)
-    return pack(chunk)
+        store_chunks({node.id: quantised(chunk)})
+    return pack_part(quantised(chunk))
 
 
 def asked(caller: Any, of: Incident, query: str = "") -> rest.IncidentReadings:
@@ -112,8 +112,8 @@ def test_a_finding_about_a_node_shows_all_its_devices_and_readings_that_are_not_
     samples = {
         t: {index: {"power_w": 100.0 * (index + 1)} for index in range(3)} for t in seconds(fault_s - 40, fault_s)
     }
-    blob = keep(node, samples, stored=False)
-    monkeypatch.setattr(bus, "read_blob", lambda name: blob if name == f"pending:{node.id}" else None)
+    part = keep(node, samples, stored=False)
+    monkeypatch.setattr(bus, "read_parts", lambda name: [part] if name == f"pending:{node.id}" else [])
     of = incident(fault_s)
     found(of, node)
     told = asked(caller, of)
@@ -217,7 +217,9 @@ def crowd(count: int) -> Incident:
     )  # fmt: skip
     values = np.random.default_rng(1).random((len(METRICS), 8, 420)) * 1e6
     for row in nodes[:4]:
-        store_chunk(row.id, Chunk(t_s=fault_s - 300 + np.arange(420.0), devices=list(range(8)), values=values))
+        store_chunks(
+            {row.id: quantised(Chunk(t_s=fault_s - 300 + np.arange(420.0), devices=list(range(8)), values=values))}
+        )
     return of
 
 

@@ -127,6 +127,15 @@ def test_the_list_holds_what_each_node_alone_says(caller: Any) -> None:
         assert held == [None, None] if row["name"] == "c" else [h["rank"] for h in held] == [0, 1]
 
 
+def test_a_node_is_read_by_its_name_too(caller: Any) -> None:
+    node = make_node("gpu-7.rack")
+    reader = caller("read")
+    assert reader.get("/nodes/gpu-7.rack").json()["id"] == node.id
+    assert reader.get("/nodes/gpu-7").status_code == 404
+    Node.objects.filter(pk=node.pk).update(removed_at=now())
+    assert reader.get("/nodes/gpu-7.rack").status_code == 404
+
+
 def test_both_lists_say_which_nodes_are_not_heard_and_that_their_ranks_still_commit(caller: Any) -> None:
     node = make_node("a")
     job = running_job([node, make_node("b")], SPEC)

@@ -8,8 +8,8 @@ import pytest
 
 from controlplane.protocol import rest
 from controlplane.runtime.clock import from_s, iso, now_s
-from controlplane.telemetry.codec import METRICS, Chunk
-from controlplane.telemetry.services import store_chunk
+from controlplane.telemetry.codec import METRICS, Chunk, quantised
+from controlplane.telemetry.services import store_chunks
 
 pytestmark = pytest.mark.django_db
 
@@ -18,7 +18,7 @@ def test_a_stored_chunk_is_answered_thinned_and_typed(caller: Any, node: Any) ->
     seconds = now_s() - np.arange(100, 0, -1, dtype=np.float64)
     values = np.full((len(METRICS), 2, 100), np.nan, dtype=np.float32)
     values[METRICS.index("temperature_c"), 0, :] = 61.0
-    store_chunk(node.id, Chunk(t_s=seconds, devices=(0, 1), values=values))
+    store_chunks({node.id: quantised(Chunk(t_s=seconds, devices=(0, 1), values=values))})
     answer = caller("read").get(f"/nodes/{node.id}/series?window_s=600&max_points=50")
     series = msgspec.json.decode(answer.content, type=rest.Series)
     first, second = series.devices
@@ -31,7 +31,7 @@ def test_a_stored_chunk_is_answered_thinned_and_typed(caller: Any, node: Any) ->
 def steady(node: Any, seconds: np.ndarray[Any, Any]) -> None:
     values = np.full((len(METRICS), 1, len(seconds)), np.nan)
     values[METRICS.index("power_w"), 0] = np.arange(len(seconds), dtype=np.float64)
-    store_chunk(node.id, Chunk(t_s=seconds, devices=[0], values=values))
+    store_chunks({node.id: quantised(Chunk(t_s=seconds, devices=[0], values=values))})
 
 
 def test_a_span_between_two_instants_is_answered_and_nothing_beside_it(caller: Any, node: Any) -> None:

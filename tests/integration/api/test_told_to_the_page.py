@@ -1,7 +1,9 @@
 """What the page needs to know and cannot work out: how long a node is silent, what a fault's value means."""
 
+from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import pytest
 from django.test import override_settings
 
@@ -9,28 +11,28 @@ from controlplane.protocol.frames import AgentFrame
 from controlplane.protocol.samples import DeviceSample
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime import bus
-from controlplane.sentinel import scan
 from controlplane.sentinel.fleetmap import FleetMap, NodeInfo
 from controlplane.sentinel.live_state import Heard, LiveState
+from controlplane.sentinel.publishing import Publisher
 from tests.integration.backend.builders import make_fleet, make_job
 
 
 def test_a_picture_of_devices_tells_how_long_its_node_was_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[str, dict[str, Any]] = {}
 
-    def keep(topic: str, message: dict[str, Any]) -> bool:
-        told[topic] = message
+    def keep(messages: Iterable[tuple[str, dict[str, Any]]]) -> bool:
+        told.update({topic: msgspec.json.decode(msgspec.json.encode(message)) for topic, message in messages})
         return True
 
-    monkeypatch.setattr(bus, "publish_volatile", keep)
+    monkeypatch.setattr(bus, "publish_volatiles", keep)
     picture = LiveState()
     picture.expect({"n0"}, {("n0", 0)}, {})
     sample = DeviceSample(index=0, temperature_c=61.0)
     picture.take(
         [Heard(node_id="n0", session_id="s", at_s=100.0, frame=AgentFrame(seq=1, uptime_s=1.0, devices=(sample,)))]
     )
-    scan.tell_devices(picture, FleetMap(nodes={"n0": NodeInfo(name="n0", connected=True)}), 121.5)
-    assert {topic: message["silent_s"] for topic, message in told.items()} == {"node:n0": 21.5, "overview": 21.5}
+    Publisher().tell_devices(picture, FleetMap(nodes={"n0": NodeInfo(name="n0", connected=True)}), 121.5)
+    assert {topic: message["silent_s"] for topic, message in told.items()} == {"node:n0": 21.5}
     assert told["node:n0"]["devices"][0]["temperature_c"] == 61.0
 
 
