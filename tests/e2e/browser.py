@@ -79,6 +79,8 @@ def sign_in(context: BrowserContext, where: Target, username: str | None = None)
 WCAG = {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
 COLOURS = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
 """What of it depends on the colours alone."""
+LAYOUT = {"type": "rule", "values": ["target-size", "scrollable-region-focusable"]}
+"""What of it depends on where things are."""
 
 
 LAID_OUT = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"

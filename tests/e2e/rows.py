@@ -17,8 +17,8 @@ from controlplane.recovery.fleet_pass import reconcile_fleet
 from controlplane.recovery.models import Decision, Incident, ViewRow
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import now, now_s
-from controlplane.telemetry.codec import METRICS, Chunk
-from controlplane.telemetry.services import store_chunk
+from controlplane.telemetry.codec import METRICS, Chunk, quantised
+from controlplane.telemetry.services import store_chunks
 from tests.integration.backend.builders import Fleet, commit_step, join_all, kill_rank, live_ranks, run_job
 from tests.integration.backend.conftest import job_spec
 from tests.integration.backend.test_certificates import kill_replica, resolved
@@ -36,7 +36,7 @@ def history(node: Node) -> None:
         values[METRICS.index("temperature_c"), device] = 61 + 4 * device + np.sin(np.arange(len(seconds)) / 20)
         values[METRICS.index("power_w"), device] = 420 + 9 * np.cos(np.arange(len(seconds)) / 15)
     values[METRICS.index("nvlink_error_total")] = np.nan
-    store_chunk(node.id, Chunk(t_s=seconds, devices=(0, 1), values=values))
+    store_chunks({node.id: quantised(Chunk(t_s=seconds, devices=(0, 1), values=values))})
 
 
 def named(name: str, **changes: Any) -> specs.JobSpec:

@@ -153,7 +153,10 @@ def test_a_thousand_rows_are_reached_to_the_last(real: Target, chromium: Browser
     with opened(chromium, real, DESK) as page:
         look(page, real, "/access", f"thousand-access-{DESK}", whole=False)
         more = page.get_by_role("button", name="Show more")
+        rows = page.locator("[role=tabpanel] tbody tr")
         while more.count():
+            shown = rows.count()
             more.click()
+            expect(rows.nth(shown)).to_be_attached(timeout=60_000)
             expect(page.get_by_role("button", name="Loading...")).to_have_count(0, timeout=60_000)
-        assert page.locator("[role=tabpanel] tbody tr").count() >= whole
+        assert rows.count() >= whole

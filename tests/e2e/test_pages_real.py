@@ -3,6 +3,7 @@ dark and on a phone, empty, with what is not there, and at 1,000 rows. Each rend
 the console, a request elsewhere, a WCAG A or AA violation, or a page that scrolls sideways."""
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +13,8 @@ from playwright.sync_api import Browser, Page, expect
 from pytest_django.fixtures import Settings
 
 from controlplane.recovery import ledger_pass
-from tests.e2e.browser import COLOURS, Complaints, Target, axe_violations, picture, sign_in
+from controlplane.runtime.clock import now_s
+from tests.e2e.browser import COLOURS, LAID_OUT, LAYOUT, Complaints, Target, axe_violations, picture, sign_in
 from tests.e2e.rows import crowd, lived, unanswered
 from tests.integration.backend.builders import make_fleet, run_job
 
@@ -116,6 +118,18 @@ def look(page: Page, where: Target, path: str, name: str, *, refused: tuple[int,
     assert narrowest(page) >= 150, f"{name} has one word a line"
 
 
+def look_at_it_narrow(page: Page, name: str) -> None:
+    """The page that is open, in a window as wide as a phone: all that differs is where things are."""
+    page.set_viewport_size(PLACES[PHONE]["viewport"])
+    page.evaluate(LAID_OUT)
+    picture(page, f"{name}-{PHONE}")
+    assert axe_violations(page, rules=LAYOUT) == [], f"{name} on a phone"
+    overflow = page.evaluate(OVERFLOW)
+    assert overflow <= 0, f"{name} scrolls sideways by {overflow} px on a phone"
+    assert narrowest(page) >= 150, f"{name} has one word a line on a phone"
+    page.set_viewport_size(PLACES[DESK]["viewport"])
+
+
 def look_in_the_dark(page: Page, name: str) -> None:
     """The page that is open, where the desk turns dark: all that may differ are its colours."""
     page.emulate_media(color_scheme="dark")
@@ -126,20 +140,24 @@ def look_in_the_dark(page: Page, name: str) -> None:
 
 def test_every_page_of_a_fleet_that_has_seen_something(real: Target, chromium: Browser) -> None:
     addresses = FIXED | lived(make_fleet(FLEET))
-    ledger_pass.build()
-    for place in PLACES:
-        with opened(chromium, real, place) as page:
-            for name, path in addresses.items():
-                look(page, real, path, f"real-{name}-{place}")
-                for said in SAID.get(name, ()):
-                    expect(page.locator("main")).to_contain_text(said)
-                for untrue in UNSAID.get(name, ()):
-                    expect(page.locator("main")).not_to_contain_text(untrue)
+    lived_s = now_s()
+    while ledger_pass.build() < lived_s:  # The newest seconds are judged once they have settled.
+        time.sleep(0.2)
+    with opened(chromium, real, DESK) as page:
+        for name, path in addresses.items():
+            look(page, real, path, f"real-{name}-{DESK}")
+            for said in SAID.get(name, ()):
+                expect(page.locator("main")).to_contain_text(said)
+            for untrue in UNSAID.get(name, ()):
+                expect(page.locator("main")).not_to_contain_text(untrue)
+            look_at_it_narrow(page, f"real-{name}")
 
 
+@pytest.mark.parametrize("place", [DESK], indirect=True)
 def test_every_page_of_a_new_installation(page: Page, real: Target, place: str) -> None:
     for name, path in FIXED.items():
         look(page, real, path, f"empty-{name}-{place}")
+        look_at_it_narrow(page, f"empty-{name}")
 
 
 def test_what_is_not_there_is_said_under_its_own_heading(page: Page, real: Target, place: str) -> None:
@@ -238,8 +256,8 @@ def test_a_thousand_rows_of_everything(real: Target, chromium: Browser) -> None:
             for name in ("overview", "jobs", "incidents", "nodes"):
                 look(page, real, FIXED[name], f"thousand-{name}-{place}", whole=False)
                 if name == "overview":
-                    expect(page.locator(".node-card")).to_have_count(1_000)
-                    assert page.locator(".cell").count() == 8_000
+                    expect(page.get_by_role("status").filter(has_text="1,000 nodes, 8,000 devices")).to_be_visible()
+                    assert page.locator(".node-card").count() == 0, "so many are drawn on a canvas"
 
 
 @pytest.mark.parametrize("place", [DESK], indirect=True)

@@ -13,8 +13,8 @@ from controlplane.protocol import frames
 from controlplane.protocol.samples import XidEvent
 from controlplane.recovery.fleet_pass import reconcile_fleet
 from controlplane.recovery.models import Incident
-from controlplane.telemetry.codec import METRICS, Chunk
-from controlplane.telemetry.services import store_chunk
+from controlplane.telemetry.codec import METRICS, Chunk, quantised
+from controlplane.telemetry.services import store_chunks
 from tests.e2e.browser import Complaints, Target, axe_violations, picture, sign_in
 from tests.e2e.test_pages_real import OVERFLOW
 from tests.integration.backend.builders import make_fleet
@@ -58,7 +58,7 @@ def dead_device() -> tuple[Incident, Node]:
     values[METRICS.index("temperature_c"), 1] = 61 + wave
     values[METRICS.index("power_w"), 1] = 430 + 9 * wave
     values[METRICS.index("utilization_ratio"), 1] = 0.95 + 0.02 * wave
-    store_chunk(node.id, Chunk(t_s=t_s, devices=[0, 1], values=values))
+    store_chunks({node.id: quantised(Chunk(t_s=t_s, devices=[0, 1], values=values))})
     return incident, node
 
 

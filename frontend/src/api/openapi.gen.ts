@@ -600,6 +600,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/jobs/{job_id}/mesh": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The ranks of a job as columns
+         * @description Every rank of the newest attempt in one answer, a list for each field, by its place in the layout; and the ten
+         *     slowest and most silent ones. `fields` chooses. Has ages, so it has no ETag.
+         */
+        get: operations["controlplane_api_routers_columns_job_mesh"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs/{job_id}/numerics": {
         parameters: {
             query?: never;
@@ -1039,7 +1060,7 @@ export interface paths {
         };
         /**
          * One node
-         * @description With its ranks, recent signals and events.
+         * @description By id, or by name. With its ranks, recent signals and events.
          */
         get: operations["controlplane_api_routers_fleet_get_node"];
         put?: never;
@@ -1289,6 +1310,28 @@ export interface paths {
          * @description It may take work again, and its present devices count as healthy.
          */
         post: operations["controlplane_api_routers_fleet_uncordon"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/nodes:columns": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * All nodes as columns
+         * @description Every node in one answer, a list for each field: for fleets of thousands. `fields` chooses; `id` and
+         *     `state_reason` are given where they are asked for. Without ages, readings and jobs, which `/nodes` has. Has an ETag
+         *     that costs next to nothing while no node has changed.
+         */
+        get: operations["controlplane_api_routers_columns_list_node_columns"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -2325,6 +2368,37 @@ export interface components {
             name: "collect_garbage";
         };
         /**
+         * ColumnFilter
+         * @description Query of the nodes as columns.
+         */
+        ColumnFilter: {
+            /**
+             * Cursor
+             * @description `next` of the page before.
+             */
+            cursor?: string | null;
+            /**
+             * Fields
+             * @description Names of fields, by commas: these alone. Absent: as they are.
+             * @default
+             */
+            fields: string;
+            /**
+             * Limit
+             * @description Rows of a page.
+             * @default 20000
+             */
+            limit: number;
+            /**
+             * Q
+             * @description Part of the name.
+             * @default
+             */
+            q: string;
+            /** State */
+            state?: string | null;
+        };
+        /**
          * Command
          * @description One order to an agent. `result`: what a rank has found that was commanded (`protocol.rank_commands`).
          */
@@ -2495,6 +2569,12 @@ export interface components {
              * @description `next` of the page before.
              */
             cursor?: string | null;
+            /**
+             * Fields
+             * @description Names of fields, by commas: these alone. Absent: as they are.
+             * @default
+             */
+            fields: string;
             /**
              * Limit
              * @description Rows of a page.
@@ -3116,6 +3196,12 @@ export interface components {
              */
             cursor?: string | null;
             /**
+             * Fields
+             * @description Names of fields, by commas: these alone. Absent: as they are.
+             * @default
+             */
+            fields: string;
+            /**
              * Limit
              * @description Rows of a page.
              * @default 50
@@ -3286,6 +3372,12 @@ export interface components {
              */
             cursor?: string | null;
             /**
+             * Fields
+             * @description Names of fields, by commas: these alone. Absent: as they are.
+             * @default
+             */
+            fields: string;
+            /**
              * Labels
              * @description key=value of the job's labels; several with commas, all of them.
              * @default
@@ -3314,6 +3406,26 @@ export interface components {
              * @description One state, or several with commas.
              */
             state?: string | null;
+        };
+        /**
+         * JobMesh
+         * @description The ranks of a job's newest attempt by replica and rank: of each field that was asked for a column, of `rows` of
+         *         all `ranks`. Of `pp`, `tp`, `cp`, `ep` and `replica_dp` those have a column of which the layout has more than one.
+         *         `slowest` and `most_silent`: ten of the whole job at most. `attempt` and `layout` are null before the first one.
+         */
+        JobMesh: {
+            as_of_seq: number;
+            attempt: number | null;
+            columns: {
+                [key: string]: (string | number | boolean | null)[] | components["schemas"]["Words"];
+            };
+            layout: components["schemas"]["MeshLayout"] | null;
+            most_silent: components["schemas"]["MeshRank"][];
+            next: string | null;
+            ranks: number;
+            replicas: components["schemas"]["MeshReplica"][];
+            rows: number;
+            slowest: components["schemas"]["MeshRank"][];
         };
         /**
          * JobNumerics
@@ -3680,6 +3792,77 @@ export interface components {
             since: string;
         };
         /**
+         * MeshFilter
+         * @description Query of a job's ranks as columns.
+         */
+        MeshFilter: {
+            /**
+             * Cursor
+             * @description `next` of the page before.
+             */
+            cursor?: string | null;
+            /**
+             * Fields
+             * @description Names of fields, by commas: these alone. Absent: as they are.
+             * @default
+             */
+            fields: string;
+            /**
+             * Limit
+             * @description Ranks of a page.
+             * @default 32768
+             */
+            limit: number;
+        };
+        /**
+         * MeshLayout
+         * @description How many of each there are: replicas (`dp`), pipeline stages, tensor, context and expert parallel ranks, and data
+         *         parallel ones inside a replica.
+         */
+        MeshLayout: {
+            cp: number;
+            dp: number;
+            ep: number;
+            pp: number;
+            replica_dp: number;
+            tp: number;
+        };
+        /**
+         * MeshRank
+         * @description One rank. `step_s`: how long a step took it in its newest window; `heartbeat_age_s`: since its last heartbeat.
+         */
+        MeshRank: {
+            cp: number;
+            device_index: number;
+            ep: number;
+            global_rank: number;
+            heartbeat_age_s: number | null;
+            incarnation: number;
+            node_name: string;
+            phase: string | null;
+            pp: number;
+            rank: number;
+            replica: number;
+            replica_dp: number;
+            /** @enum {string} */
+            state: "launching" | "initializing" | "training" | "checkpointing" | "exited" | "hung";
+            step: number | null;
+            step_s: number | null;
+            tp: number;
+        };
+        /**
+         * MeshReplica
+         * @description A slot of the newest attempt, by its newest incarnation.
+         */
+        MeshReplica: {
+            committed_step: number;
+            contributing: boolean;
+            incarnation: number;
+            index: number;
+            /** @enum {string} */
+            state: "forming" | "active" | "suspect" | "evicted" | "catching_up" | "spare" | "ended";
+        };
+        /**
          * Metadata
          * @description `name` is an RFC 1035 label (<= 63), unique among a project's live jobs. Jobs are listed by
          *         `labels`. `annotations`: refused, nothing reads them.
@@ -3907,6 +4090,22 @@ export interface components {
             state_since: string;
         };
         /**
+         * NodeColumns
+         * @description Nodes by name, `rows` of them: of each field that was asked for a column. `next`: the cursor of the next page;
+         *         `total`: nodes on all pages. `devices_lost`: not there any more; `devices_healthy`: there, and nothing keeps them
+         *         from work; `devices_at_risk`: of these; `devices_busy`: a rank is on them; `devices_spare`: kept free for a job;
+         *         `risk`: the highest score of the devices that are there, null: none has one.
+         */
+        NodeColumns: {
+            as_of_seq: number;
+            columns: {
+                [key: string]: (string | number | boolean | null)[] | components["schemas"]["Words"];
+            };
+            next: string | null;
+            rows: number;
+            total: number;
+        };
+        /**
          * NodeDetail
          * @description A node with what was found and runs there. `signals`: open ones, then the newest settled, but for
          *         `signals_left_out` older ones. `dead_letters`: events of its agent that wait
@@ -3977,6 +4176,12 @@ export interface components {
              * @description `next` of the page before.
              */
             cursor?: string | null;
+            /**
+             * Fields
+             * @description Names of fields, by commas: these alone. Absent: as they are.
+             * @default
+             */
+            fields: string;
             /**
              * Limit
              * @description Rows of a page.
@@ -4106,6 +4311,29 @@ export interface components {
             beat_age_s: number | null;
             detail: string;
             ok: boolean;
+        };
+        /**
+         * PartQuery
+         * @description Query of a list of what belongs to a job.
+         */
+        PartQuery: {
+            /**
+             * Cursor
+             * @description `next` of the page before.
+             */
+            cursor?: string | null;
+            /**
+             * Fields
+             * @description Names of fields, by commas: these alone. Absent: as they are.
+             * @default
+             */
+            fields: string;
+            /**
+             * Limit
+             * @description Rows of a page.
+             * @default 50
+             */
+            limit: number;
         };
         /**
          * Phase
@@ -4707,11 +4935,25 @@ export interface components {
         };
         /**
          * ReplicaQuery
-         * @description Which attempt; all of them by default.
+         * @description Which attempt, and which slot of it; all of them by default. `current`: the newest incarnations of the newest
+         *     attempt alone.
          */
         ReplicaQuery: {
             /** Attempt */
             attempt?: number | null;
+            /**
+             * Current
+             * @default false
+             */
+            current: boolean;
+            /**
+             * Fields
+             * @description Names of fields, by commas: these alone. Absent: as they are.
+             * @default
+             */
+            fields: string;
+            /** Index */
+            index?: number | null;
         };
         /**
          * Request
@@ -4797,6 +5039,12 @@ export interface components {
              * @description `next` of the page before.
              */
             cursor?: string | null;
+            /**
+             * Fields
+             * @description Names of fields, by commas: these alone. Absent: as they are.
+             * @default
+             */
+            fields: string;
             /**
              * Job Id
              * @description Only what was asked of this job.
@@ -5398,6 +5646,12 @@ export interface components {
             /** Attempt */
             attempt?: number | null;
             /**
+             * Fields
+             * @description Names of fields, by commas: these alone. Absent: as they are.
+             * @default
+             */
+            fields: string;
+            /**
              * Limit
              * @default 2000
              */
@@ -5958,6 +6212,14 @@ export interface components {
             who: string;
         };
         /**
+         * Words
+         * @description A column of words: of row i the word `words[at[i]]`; null: it has none.
+         */
+        Words: {
+            at: (number | null)[];
+            words: string[];
+        };
+        /**
          * XidAround
          * @description An XID that the device reported.
          */
@@ -6116,6 +6378,7 @@ export type Certificate = components['schemas']['Certificate'];
 export type Check = components['schemas']['Check'];
 export type Checkpoint = components['schemas']['Checkpoint'];
 export type CollectGarbage = components['schemas']['CollectGarbage'];
+export type ColumnFilter = components['schemas']['ColumnFilter'];
 export type Command = components['schemas']['Command'];
 export type CommandRank = components['schemas']['CommandRank'];
 export type CurrentShadow = components['schemas']['CurrentShadow'];
@@ -6156,6 +6419,7 @@ export type IncidentReadings = components['schemas']['IncidentReadings'];
 export type Job = components['schemas']['Job'];
 export type JobDetail = components['schemas']['JobDetail'];
 export type JobFilter = components['schemas']['JobFilter'];
+export type JobMesh = components['schemas']['JobMesh'];
 export type JobNumerics = components['schemas']['JobNumerics'];
 export type JobQueue = components['schemas']['JobQueue'];
 export type JobSpec = components['schemas']['JobSpec'];
@@ -6175,6 +6439,10 @@ export type Login = components['schemas']['Login'];
 export type Maintenance = components['schemas']['Maintenance'];
 export type Me = components['schemas']['Me'];
 export type Member = components['schemas']['Member'];
+export type MeshFilter = components['schemas']['MeshFilter'];
+export type MeshLayout = components['schemas']['MeshLayout'];
+export type MeshRank = components['schemas']['MeshRank'];
+export type MeshReplica = components['schemas']['MeshReplica'];
 export type Metadata = components['schemas']['Metadata'];
 export type Mode = components['schemas']['Mode'];
 export type Model = components['schemas']['Model'];
@@ -6187,6 +6455,7 @@ export type NewReservation = components['schemas']['NewReservation'];
 export type NewShadow = components['schemas']['NewShadow'];
 export type NewToken = components['schemas']['NewToken'];
 export type Node = components['schemas']['Node'];
+export type NodeColumns = components['schemas']['NodeColumns'];
 export type NodeDetail = components['schemas']['NodeDetail'];
 export type NodeEnd = components['schemas']['NodeEnd'];
 export type NodeFilter = components['schemas']['NodeFilter'];
@@ -6196,6 +6465,7 @@ export type Overview = components['schemas']['Overview'];
 export type Paging = components['schemas']['Paging'];
 export type Parallelism = components['schemas']['Parallelism'];
 export type Part = components['schemas']['Part'];
+export type PartQuery = components['schemas']['PartQuery'];
 export type Phase = components['schemas']['Phase'];
 export type Place = components['schemas']['Place'];
 export type Policy = components['schemas']['Policy'];
@@ -6287,6 +6557,7 @@ export type WindowFilter = components['schemas']['WindowFilter'];
 export type WindowOfNode = components['schemas']['WindowOfNode'];
 export type WithReason = components['schemas']['WithReason'];
 export type Word = components['schemas']['Word'];
+export type Words = components['schemas']['Words'];
 export type XidAround = components['schemas']['XidAround'];
 export type Yielding = components['schemas']['Yielding'];
 export type ResponseProblem400 = components['responses']['Problem400'];
@@ -6858,6 +7129,8 @@ export interface operations {
                 cursor?: string | null;
                 /** @description One state, or several with commas. */
                 state?: string | null;
+                /** @description Names of fields, by commas: these alone. Absent: as they are. */
+                fields?: string;
             };
             header?: never;
             path?: never;
@@ -7003,6 +7276,8 @@ export interface operations {
                 project?: string;
                 /** @description key=value of the job's labels; several with commas, all of them. */
                 labels?: string;
+                /** @description Names of fields, by commas: these alone. Absent: as they are. */
+                fields?: string;
             };
             header?: never;
             path?: never;
@@ -7155,6 +7430,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Names of fields, by commas: these alone. Absent: as they are. */
+                fields?: string;
             };
             header?: never;
             path: {
@@ -7195,6 +7472,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Names of fields, by commas: these alone. Absent: as they are. */
+                fields?: string;
             };
             header?: never;
             path: {
@@ -7235,6 +7514,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Names of fields, by commas: these alone. Absent: as they are. */
+                fields?: string;
                 routine?: boolean | null;
             };
             header?: never;
@@ -7360,6 +7641,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Names of fields, by commas: these alone. Absent: as they are. */
+                fields?: string;
             };
             header?: never;
             path: {
@@ -7470,6 +7753,43 @@ export interface operations {
             503: components["responses"]["Problem503"];
         };
     };
+    controlplane_api_routers_columns_job_mesh: {
+        parameters: {
+            query?: {
+                /** @description Ranks of a page. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                cursor?: string | null;
+                /** @description Names of fields, by commas: these alone. Absent: as they are. */
+                fields?: string;
+            };
+            header?: never;
+            path: {
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobMesh"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
     controlplane_api_routers_job_parts_numerics: {
         parameters: {
             query?: never;
@@ -7534,6 +7854,10 @@ export interface operations {
         parameters: {
             query?: {
                 attempt?: number | null;
+                index?: number | null;
+                current?: boolean;
+                /** @description Names of fields, by commas: these alone. Absent: as they are. */
+                fields?: string;
             };
             header?: never;
             path: {
@@ -7604,6 +7928,8 @@ export interface operations {
                 attempt?: number | null;
                 limit?: number;
                 points?: number | null;
+                /** @description Names of fields, by commas: these alone. Absent: as they are. */
+                fields?: string;
             };
             header?: never;
             path: {
@@ -8227,6 +8553,8 @@ export interface operations {
                 state?: string | null;
                 /** @description Part of the name. */
                 q?: string;
+                /** @description Names of fields, by commas: these alone. Absent: as they are. */
+                fields?: string;
             };
             header?: never;
             path?: never;
@@ -8748,6 +9076,50 @@ export interface operations {
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
             415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_columns_list_node_columns: {
+        parameters: {
+            query?: {
+                /** @description Rows of a page. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                cursor?: string | null;
+                state?: string | null;
+                /** @description Part of the name. */
+                q?: string;
+                /** @description Names of fields, by commas: these alone. Absent: as they are. */
+                fields?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeColumns"];
+                };
+            };
+            /** @description Not modified */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
@@ -9474,6 +9846,8 @@ export interface operations {
                 job_id?: string;
                 /** @description Only what was asked of this node. */
                 node_id?: string;
+                /** @description Names of fields, by commas: these alone. Absent: as they are. */
+                fields?: string;
             };
             header?: never;
             path?: never;

@@ -2,6 +2,7 @@
    slow net under it, since nothing may rely on a push arriving. A paused page asks nothing, and
    what has ended long ago is not asked again. */
 import { infiniteQueryOptions, type InfiniteData, queryOptions } from "@tanstack/react-query";
+import { type FleetColumns, FIELDS } from "../lib/bigmap";
 import { ENDED_STATES } from "../lib/jobnow";
 import { live } from "../live/store";
 import { get } from "./client";
@@ -11,6 +12,7 @@ import { type PolicyOf, chosen } from "../lib/policy";
 
 export const POLL_MS = 15_000;
 const LOG_POLL_MS = 2_000;
+const MESH_POLL_MS = 5_000;
 const PAGE = 200;
 /** As many as the server gives at once: for what is drawn whole. */
 const LARGE_PAGE = 500;
@@ -26,6 +28,7 @@ export const keys = {
   incident: (id: string) => ["incident", id] as const,
   decision: (id: string) => ["decision", id] as const,
   nodes: ["nodes"] as const,
+  columns: ["columns"] as const,
   queue: ["queue"] as const,
   capacity: ["capacity"] as const,
   reservations: ["reservations"] as const,
@@ -96,6 +99,22 @@ export const job = (id: string) =>
     queryKey: keys.job(id),
     queryFn: ({ signal }) => get("/jobs/{job_id}", { job_id: id }, {}, signal),
     refetchInterval: (query) => (live.paused || isSettled(query.state.data, Date.now()) ? false : POLL_MS),
+  });
+
+/** Of a large job: every rank as columns. */
+export const mesh = (id: string, settled = false) =>
+  queryOptions({
+    queryKey: ["mesh", id],
+    queryFn: ({ signal }) => get("/jobs/{job_id}/mesh", { job_id: id }, {}, signal),
+    refetchInterval: settled ? false : every(MESH_POLL_MS),
+  });
+
+/** The newest incarnation of one slot, with its ranks; nothing of a large job is pushed. */
+export const replica = (id: string, index: number, settled = false) =>
+  queryOptions({
+    queryKey: [...keys.job(id), "replica", index],
+    queryFn: ({ signal }) => get("/jobs/{job_id}/replicas", { job_id: id }, { index, current: true }, signal),
+    refetchInterval: settled ? false : every(MESH_POLL_MS),
   });
 
 export const replicas = (id: string, settled = false) =>
@@ -213,6 +232,18 @@ export const ledger = (by: Query<"/ledger">["by"], windowS: number, scope: Pick<
   });
 
 export const nodes = (q: string) => listOf(keys.nodes, "/nodes", {}, { q });
+
+/** All nodes as columns, for fleets of thousands; who asks says himself what news is worth another read. */
+export const columns = () =>
+  queryOptions({
+    queryKey: keys.columns,
+    queryFn: async ({ signal }) => (await get("/nodes:columns", {}, { fields: FIELDS.join(",") }, signal)).columns as unknown as FleetColumns,
+    refetchInterval: every(POLL_MS),
+  });
+
+/** The first nodes whose names have `name` in them: the one that is called so, unless many others come before it. */
+export const named = (name: string) =>
+  queryOptions({ queryKey: [...keys.nodes, "named", name], queryFn: ({ signal }) => get("/nodes", {}, { q: name, limit: 20 }, signal), staleTime: 60_000 });
 
 /** Every node there is, for what is drawn whole: read to its end by `useFleet`. */
 export const fleet = () => listOf(keys.nodes, "/nodes", {}, { limit: LARGE_PAGE });

@@ -3,6 +3,7 @@ import { type KeyboardEvent, memo, type ReactElement } from "react";
 import { Link, useSearchParams } from "react-router";
 import { useFleet } from "../api/fleet";
 import type { Device, Node } from "../api/types";
+import { BigMap } from "./BigMap";
 import { silentNode } from "./Heard";
 import { bytes, count, duration, fixed, percent } from "../lib/format";
 import { cellOf, MAP_COLOURS, type MapColour, readings, type Readings } from "../lib/heat";
@@ -12,13 +13,22 @@ import { UNSEEN } from "../lib/projects";
 import { useHeard, useLive, usePatchedList, useSilentCount, useTopic } from "../live/hooks";
 import { Empty, Loaded, Panel, Skeleton } from "../ui/basics";
 import { Icon } from "../ui/icons";
+import { FORMS, Segments } from "../ui/Segments";
 import { styleOf, StateBadge } from "../ui/states";
 import { Scroll } from "../ui/Scroll";
 
 /** Beyond this many nodes the page follows them by polling: one topic a node would flood the socket. */
 const LIVE_NODES = 64;
 
-export function FleetMap(): ReactElement {
+/** Beyond this many nodes no card a node is drawn, and the fleet is read as columns. */
+export const CARD_NODES = 500;
+
+/** `total`: nodes of the fleet. */
+export function FleetMap({ total }: { total: number }): ReactElement {
+  return total > CARD_NODES ? <BigMap /> : <Cards />;
+}
+
+function Cards(): ReactElement {
   const fleet = useFleet();
   const [params] = useSearchParams();
   const colour = MAP_COLOURS.find((item) => item === params.get("colour")) ?? "temperature";
@@ -26,15 +36,8 @@ export function FleetMap(): ReactElement {
   const set = useSetParam();
   const actions = (
     <>
-      <div className="segments" role="group" aria-label="Colour of the map">
-        {MAP_COLOURS.map((item) => (
-          <button key={item} type="button" aria-pressed={colour === item} onClick={() => set("colour", item)}>{item}</button>
-        ))}
-      </div>
-      <div className="segments" role="group" aria-label="Form">
-        <button type="button" aria-pressed={!table} onClick={() => set("map", "map")}>map</button>
-        <button type="button" aria-pressed={table} onClick={() => set("map", "table")}>table</button>
-      </div>
+      <Segments label="Colour of the map" options={MAP_COLOURS} value={colour} onChange={(item) => set("colour", item)} />
+      <Segments label="Form" options={FORMS} value={table ? "table" : "map"} onChange={(item) => set("map", item)} />
     </>
   );
   return (

@@ -7,6 +7,7 @@ import type { JobDetail, Rank, Replica } from "../api/types";
 import { EffectiveTime } from "../components/EffectiveTime";
 import { SilentNodes } from "../components/Heard";
 import { JobActions, type JobAct } from "../components/JobActions";
+import { JobMesh, TABLE_RANKS } from "../components/JobMesh";
 import { JobTabs } from "../components/JobTabs";
 import { Lifeline } from "../components/Lifeline";
 import { LogDialog } from "../components/LogDialog";
@@ -46,6 +47,7 @@ function Content({ job: read, readMs }: { job: JobDetail; readMs: number }): Rea
   const source = useSteps(read.id, settled);
   const job = jobNow(read, source.steps, Math.max(0, (now - readMs) / 1000));
   const final = FINAL.has(job.state);
+  const large = job.layout !== null && ranksPerReplica(job.layout) * Number(job.layout.dp) > TABLE_RANKS;
   return (
     <>
       <title>{`${job.name} - Holdfast`}</title>
@@ -58,9 +60,9 @@ function Content({ job: read, readMs }: { job: JobDetail; readMs: number }): Rea
       ) : null}
       {job.state === "pending" || job.state === "preempted" ? <QueuePlace jobId={job.id} /> : null}
       <Figures job={job} settled={settled} />
-      <Replicas job={job} final={final} settled={settled} onEvict={(replica) => setAct({ kind: "evict", replica })} onLogs={setLog} />
+      {large ? <JobMesh job={job} settled={settled} onEvict={(replica) => setAct({ kind: "evict", replica })} onLogs={setLog} /> : <Replicas job={job} final={final} settled={settled} onEvict={(replica) => setAct({ kind: "evict", replica })} onLogs={setLog} />}
       <StepCharts jobId={job.id} settled={settled} source={source} />
-      <History job={job} settled={settled} />
+      {large ? null : <History job={job} settled={settled} />}
       <JobTabs job={job} settled={settled} />
       {act ? <JobActions job={job} act={act} onClose={() => { setAct(null); refresh(queries.keys.job(job.id)); }} /> : null}
       {log ? <LogDialog jobId={job.id} rank={log} settled={settled} onClose={() => setLog(null)} /> : null}

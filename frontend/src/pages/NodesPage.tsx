@@ -8,12 +8,15 @@ import { AddNodes } from "../components/AddNodes";
 import { Heard, RanksOf, silentNode } from "../components/Heard";
 import { bytes, percent } from "../lib/format";
 import { paths } from "../lib/paths";
-import { useHeard, usePatchedList } from "../live/hooks";
+import { useHeard, usePatchedList, useTopic } from "../live/hooks";
 import { Empty, Loaded, PageHead, Skeleton } from "../ui/basics";
 import { More, shownOf } from "../ui/More";
 import { Scroll } from "../ui/Scroll";
 import { SearchBox } from "../ui/SearchBox";
 import { StateBadge } from "../ui/states";
+
+/** So many rows are followed each second; the others are as old as the list was read. */
+const LIVE_ROWS = 64;
 
 export function NodesPage(): ReactElement {
   const [params, setParams] = useSearchParams();
@@ -50,16 +53,17 @@ function List({ nodes, asOfSeq }: { nodes: Node[]; asOfSeq: number }): ReactElem
     <Scroll label="Nodes">
       <table>
         <thead><tr><th>Node</th><th>State</th><th>Link</th><th>Devices</th><th className="num">Ranks</th><th className="num">Agent CPU</th><th className="num">Agent memory</th><th>Agent</th><th>Why</th></tr></thead>
-        <tbody>{rows.map((node) => <NodeRow key={node.id} node={node} />)}</tbody>
+        <tbody>{rows.map((node, i) => <NodeRow key={node.id} node={node} push={i < LIVE_ROWS} />)}</tbody>
       </table>
     </Scroll>
   );
 }
 
-function NodeRow({ node }: { node: Node }): ReactElement {
+function NodeRow({ node, push }: { node: Node; push: boolean }): ReactElement {
   const bad = node.devices.filter((device) => !device.present || !device.healthy).length;
   const busy = node.devices.filter((device) => device.held_by).length;
-  const heard = useHeard(node);
+  useTopic(push ? `node:${node.id}` : null);
+  const heard = useHeard(node, push);
   return (
     <tr className={silentNode(node, heard) ? "stale-row" : undefined}>
       <td><Link className="cell-name" to={paths.node(node.id)}>{node.name}</Link></td>

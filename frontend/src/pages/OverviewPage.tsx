@@ -32,15 +32,16 @@ export function OverviewPage(): ReactElement {
 }
 
 function Content({ data }: { data: Overview }): ReactElement {
-  const empty = data.devices.total === 0 && Object.values(data.nodes).every((n) => !n);
+  const nodes = Object.values(data.nodes).reduce((sum, n) => sum + (n ?? 0), 0);
+  const empty = data.devices.total === 0 && nodes === 0;
   return (
     <>
       <HealthStrip health={data.health} />
       <Breakers breakers={data.breakers} />
       <Attention attention={data.attention} />
-      <Figures data={data} />
+      <Figures data={data} nodes={nodes} />
       <JobsByState jobs={data.jobs} />
-      {empty ? <FirstRun /> : <FleetMap />}
+      {empty ? <FirstRun /> : <FleetMap total={nodes} />}
       <div className="grid-2">
         <RecentIncidents incidents={data.recent_incidents} asOfSeq={data.as_of_seq} />
         <RecentDecisions decisions={data.recent_decisions} />
@@ -82,10 +83,9 @@ function openNote({ open_incidents, attention }: Overview): string {
   return open_incidents > 0 ? "being handled" : "nothing to handle";
 }
 
-function Figures({ data }: { data: Overview }): ReactElement {
+function Figures({ data, nodes }: { data: Overview; nodes: number }): ReactElement {
   const { devices } = data;
   const out = devices.total - devices.healthy - devices.lost;
-  const nodes = Object.values(data.nodes).reduce((sum, n) => sum + (n ?? 0), 0);
   return (
     <dl className="figures">
       <Figure label="Goodput, 24 h" value={data.goodput_24h === null ? <span className="missing">too few steps</span> : percent(data.goodput_24h, 1)} note={`${data.goodput_estimated ? "estimated, " : ""}kept steps x undisturbed step`} title="Kept steps x the undisturbed step over wall time, of the last day's jobs, by their devices" />

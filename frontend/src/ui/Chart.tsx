@@ -6,6 +6,7 @@ import uPlot from "uplot";
 import { useDark, useSettings } from "../lib/settings";
 import { clock, relative } from "../lib/time";
 import type { Marker } from "../lib/series";
+import { token, useWidth } from "./drawing";
 
 export interface Line {
   label: string;
@@ -38,7 +39,6 @@ interface ChartProps {
 const MARKER_TOKEN: Record<Marker["kind"], string> = { epoch: "--special-solid", incident: "--bad-solid", checkpoint: "--ok-solid", detected: "--special-solid" };
 const MARKER_DASH: Record<Marker["kind"], number[]> = { epoch: [4, 3], incident: [], checkpoint: [1, 3], detected: [4, 3] };
 
-const token = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 type Bounds = readonly [number | null, number | null];
 /** Distances of ticks: whole, for what is counted or rounded to whole numbers; binary, for bytes. */
@@ -57,20 +57,6 @@ export function axisRange(min: number | null, max: number | null, bounds: Bounds
   const low = bounds[0] ?? (min >= 0 ? Math.max(0, free) : free);
   const high = bounds[1] ?? Math.max(top, low + span);
   return [low, high > low ? high : low + 1];
-}
-
-function useWidth(): [React.RefObject<HTMLDivElement | null>, number] {
-  const box = useRef<HTMLDivElement>(null);
-  const [width, setWidth] = useState(0);
-  useEffect(() => {
-    const element = box.current;
-    if (!element) return undefined;
-    const observer = new ResizeObserver(() => setWidth(Math.floor(element.clientWidth)));
-    observer.observe(element);
-    setWidth(Math.floor(element.clientWidth));
-    return () => observer.disconnect();
-  }, []);
-  return [box, width];
 }
 
 export function Chart(props: ChartProps): ReactElement {
