@@ -18,6 +18,7 @@ from agents.exporter import DEFAULT_BIND, parse_bind
 from agents.link.server import Server
 from agents.ranks.places import LONGEST
 from agents.ranks.users import separates
+from controlplane.protocol.bounds import MAX_NOTICE_S
 
 PREFIX = "HOLDFAST_AGENT_"
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$")
@@ -26,13 +27,19 @@ _MAX_JOBS_DIR_BYTES = 107 - LONGEST
 _SEGMENT = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,62}$")
 _METADATA = re.compile(r"^http://[A-Za-z0-9][A-Za-z0-9.-]{0,253}(:[0-9]{1,5})?$")
 _MAX_MEMORY_WAIT_S = 120.0
+MIN_GRACE_S = 1.0
+_DEVICE = re.compile(r"^([0-9]{1,4}|(GPU|MIG)-[A-Za-z0-9/-]{1,80})$")
 NOTICES = ("none", "file", "ec2", "gce")
+NODE, ALLOCATION = "node", "allocation"
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS")
+_MAX_VISIBLE_CHARS = 4096
 _SECRET_FIELDS = frozenset({"join_token"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Everything the agent needs to know. `join_token` is read from its file, "" if none."""
+    """Everything the agent needs to know. `join_token` is read from its file, "" if none. `inherited`: of an
+    allocation, which devices are its own, by index or UUID; None: it does not say, so all that are there."""
 
     server: Server
     name: str
@@ -59,6 +66,9 @@ class Config:
     notices: str
     notice_file: str
     notice_url: str
+    tenancy: str
+    grace_s: float
+    inherited: tuple[str, ...] | None
     join_token: str
 
     def masked(self) -> dict[str, str]:
@@ -78,7 +88,7 @@ def load(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> C
     for key, action in known.items():
         if key in environment:
             parser.set_defaults(**{action.dest: _converted(key, environment[key], action)})
-    return _checked(parser.parse_args(list(argv)))
+    return _checked(parser.parse_args(list(argv)), environment)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -121,6 +131,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--notices", default="none", choices=NOTICES, help="where this machine's provider gives notice")
     parser.add_argument("--notice-file", default="", help="of --notices file: a path that a provider's hook writes")
     parser.add_argument("--notice-url", default="", help="of --notices ec2 or gce: http://HOST[:PORT] of the metadata")
+    parser.add_argument("--tenancy", default=NODE, choices=(NODE, ALLOCATION), help="the node is ours, or lent to us")
+    parser.add_argument("--grace-s", type=float, default=30.0, help="of an allocation: from SIGTERM or USR1 to its end")
     parser.add_argument("--metrics-bind", default=DEFAULT_BIND, help="ADDRESS:PORT of /metrics, or off")
     return parser
 
@@ -138,7 +150,7 @@ def _converted(key: str, text: str, action: argparse.Action) -> object:
         raise ConfigError(f"{key}: {error}") from error
 
 
-def _checked(options: argparse.Namespace) -> Config:
+def _checked(options: argparse.Namespace, environment: Mapping[str, str]) -> Config:
     server = Server(
         url=options.server.rstrip("/"),
         ca_file=_path(options.tls_ca_file),
@@ -152,11 +164,7 @@ def _checked(options: argparse.Namespace) -> Config:
         raise ConfigError(f"--devices must be 0..64, not {options.devices}")
     if min(options.min_driver, options.min_free_mib, options.min_nvlinks or 0) < 0:
         raise ConfigError("--min-driver, --min-free-mib and --min-nvlinks are 0 or more; 0 asks for nothing")
-    if not 0 <= options.memory_wait_s <= _MAX_MEMORY_WAIT_S:
-        limit = f"0 (do not wait) to {_MAX_MEMORY_WAIT_S:.0f}"
-        raise ConfigError(f"--memory-wait-s must be {limit}, not {options.memory_wait_s:g}")
-    if options.empty_device_mib < 0:
-        raise ConfigError(f"--empty-device-mib must be 0 or more, not {options.empty_device_mib}")
+    _check_memory(options)
     if options.segment and not _SEGMENT.match(options.segment):
         raise ConfigError(f"--segment must be up to 63 letters, digits and _.:-, not {options.segment!r}")
     if not all(os.path.isabs(path) for path in _listed(options.check_paths)):
@@ -194,12 +202,28 @@ def _checked(options: argparse.Namespace) -> Config:
         notices=options.notices,
         notice_file=options.notice_file,
         notice_url=options.notice_url.rstrip("/"),
+        tenancy=options.tenancy,
+        grace_s=options.grace_s,
+        inherited=_inherited(environment) if options.tenancy == ALLOCATION else None,
         join_token=_read_token(options.join_token_file),
     )
 
 
+def _check_memory(options: argparse.Namespace) -> None:
+    """How long a start waits for which memory."""
+    if not 0 <= options.memory_wait_s <= _MAX_MEMORY_WAIT_S:
+        limit = f"0 (do not wait) to {_MAX_MEMORY_WAIT_S:.0f}"
+        raise ConfigError(f"--memory-wait-s must be {limit}, not {options.memory_wait_s:g}")
+    if options.empty_device_mib < 0:
+        raise ConfigError(f"--empty-device-mib must be 0 or more, not {options.empty_device_mib}")
+
+
 def _check_notices(options: argparse.Namespace) -> None:
-    """Each setting belongs to the sources that use it."""
+    """Each setting belongs to the sources that use it; who lends an allocation gives notice of its end himself."""
+    if not MIN_GRACE_S <= options.grace_s <= MAX_NOTICE_S:
+        raise ConfigError(f"--grace-s must be {MIN_GRACE_S:g} to {MAX_NOTICE_S:g}, not {options.grace_s:g}")
+    if options.tenancy == ALLOCATION and options.notices != "none":
+        raise ConfigError("--notices belongs to --tenancy node: an allocation's end comes by signal")
     if (options.notices == "file") is not bool(options.notice_file):
         raise ConfigError("--notice-file is the path of --notices file: give both or neither")
     if options.notice_file and not os.path.isabs(options.notice_file):
@@ -208,6 +232,20 @@ def _check_notices(options: argparse.Namespace) -> None:
         raise ConfigError("--notice-url belongs to --notices ec2 or gce")
     if options.notice_url and not _METADATA.match(options.notice_url.rstrip("/")):
         raise ConfigError(f"--notice-url must be http://HOST[:PORT], not {options.notice_url!r}")
+
+
+def _inherited(environment: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Devices by the first variable that names some; the scheduler sets it for the tasks that it starts. One that is
+    empty names none; None: neither is set. Raises ConfigError for what are no devices."""
+    for name in _VISIBLE:
+        text = environment.get(name)
+        if text is None:
+            continue
+        names = _listed(text)
+        if len(text) > _MAX_VISIBLE_CHARS or not all(map(_DEVICE.match, names)) or len({*names}) < len(names):
+            raise ConfigError(f"{name} must list indices or UUIDs of devices, each once, not {text[:80]!r}")
+        return names
+    return None
 
 
 def over_long_bytes(jobs_dir: Path) -> int:

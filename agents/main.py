@@ -1,7 +1,7 @@
 """`python -m agents`: settings, lock, enrolment, and the agent until SIGTERM.
 
-Exit codes: 0 asked to stop (ranks run on), 2 wrong settings, 3 another agent has this
-state directory, 4 enrolment refused.
+Exit codes: 0 asked to stop (ranks run on; of an allocation that ends, they have ended), 2 wrong settings,
+3 another agent has this state directory, 4 enrolment refused.
 """
 
 import asyncio
@@ -16,7 +16,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from agents import exporter
-from agents.config import Config, load
+from agents.config import ALLOCATION, Config, load
+from agents.core.events import AllocationEnds
 from agents.core.policy import NodeRules
 from agents.core.restore import restore, snapshot
 from agents.core.state import State
@@ -36,6 +37,7 @@ from agents.runtime import Agent
 from controlplane.protocol import first_use
 
 EXIT_CONFIG, EXIT_LOCKED, EXIT_ENROLMENT = 2, 3, 4
+ENDS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,6 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"agent: another agent runs on {config.state_dir}", file=sys.stderr)
         return EXIT_LOCKED
     note("agent starts", **config.masked())
+    if config.inherited is not None:
+        # Ranks take a device by its index among all, in the order in which the driver lists them.
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+        os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     first_use.prepare()
     try:
         return asyncio.run(_run(config, rules))
@@ -65,13 +71,18 @@ async def _run(config: Config, rules: NodeRules) -> int:
     asked to stop. Ranks are looked after from 2 on, whatever becomes of the server."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    lent = config.tenancy == ALLOCATION
+    for number in (signal.SIGINT,) if lent else (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     state, journal, same_boot = _open_state(config.state_dir)
     state = replace(state, rules=rules)
     state = replace(state, memory_wait_s=config.memory_wait_s, empty_device_bytes=config.empty_device_mib << 20)
     agent = Agent(config, state, journal)
     loop.add_signal_handler(signal.SIGHUP, agent.read_rules)
+    for number in ENDS if lent else ():
+        loop.add_signal_handler(number, _allocation_ends, config, agent, number)
+    # One that came before was held back until now by who started this process (`controlplane.slurm.node`).
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
     await agent.sampler.start()
     await agent.start(same_boot=same_boot)
     exporting = asyncio.create_task(
@@ -80,21 +91,26 @@ async def _run(config: Config, rules: NodeRules) -> int:
     source = source_of(config)
     watching = [asyncio.create_task(Watch(source, agent.dispatch, note).watch_for_ever())] if source else []
     online = asyncio.create_task(_online(config, agent))
-    stopping = asyncio.create_task(stop.wait())
+    stopping, leaving = asyncio.create_task(stop.wait()), asyncio.create_task(agent.left.wait())
     code = 0
     try:
-        await asyncio.wait({online, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({online, stopping, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if online.done() and not online.cancelled() and online.exception() is not None:
             error = online.exception()
             note("agent ends", error=error)
             code = EXIT_ENROLMENT if isinstance(error, EnrolmentError) else EXIT_CONFIG
     finally:
-        for task in (online, stopping, *watching):
+        for task in (online, stopping, leaving, *watching):
             task.cancel()
-        await asyncio.gather(online, stopping, exporting, *watching, return_exceptions=True)
+        await asyncio.gather(online, stopping, leaving, exporting, *watching, return_exceptions=True)
         await agent.stop()
     note("agent ended", ranks_left_running=len(agent.state.ranks))
     return code
+
+
+def _allocation_ends(config: Config, agent: Agent, number: signal.Signals) -> None:
+    reason = f"its allocation ends ({number.name})"
+    agent.dispatch(AllocationEnds(now_s=time.monotonic(), grace_s=config.grace_s, reason=reason))
 
 
 def _open_state(state_dir: Path) -> tuple[State, Journal, bool]:

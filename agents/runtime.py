@@ -52,10 +52,8 @@ from controlplane.protocol.frames import AgentFrame, AgentHello
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.samples import DeviceSample, XidEvent
 
-_DEFAULT_INTERVAL_S = 1.0
-_MIN_INTERVAL_S = 0.05
-_LOG_CAP_EVERY_S = 60.0
-_COST_EVERY_S = 5.0
+_DEFAULT_INTERVAL_S, _MIN_INTERVAL_S = 1.0, 0.05
+_LOG_CAP_EVERY_S, _COST_EVERY_S = 60.0, 5.0
 
 
 class Agent:
@@ -89,10 +87,10 @@ class Agent:
         self.device_series = DeviceSeries()
         self.sampler = make_sampler(config, self._on_samples, self._on_xid)
         self.scanner = LogScanner(self.logs, self.dispatch)
-        self.examiner = Examiner(
-            config, self.sampler, self.dispatch, standing=self.starter.standing, policy=self.policy
-        )
-        self.verifier = Verifier(self.dispatch, self.starter.standing)
+        standing = self.starter.standing
+        self.examiner = Examiner(config, self.sampler, self.dispatch, standing=standing, policy=self.policy)
+        self.verifier = Verifier(self.dispatch, standing)
+        self.left = asyncio.Event()
         self.link: Link | None = None
         self.identity: NodeIdentity | None = None
 
@@ -267,6 +265,8 @@ class Agent:
                     self.link.drop(seconds)
             case fx.WriteToLog(ref=ref, line=line):
                 self.logs.append(ref, line)
+            case fx.Leave():
+                self.left.set()
             case fx.RenewJournal():
                 renew_journal(self, self._journal, lambda: self._committer.busy)
             case fx.Note(event=text, fields=fields):
@@ -320,12 +320,12 @@ class Agent:
             self._samples = samples
         else:
             self._spool.put(now_s, samples)
-        uuids = tuple(info.uuid for info in self.sampler.devices)
+        known = {info.index: info.uuid for info in self.sampler.devices}
+        uuids = tuple(known.get(index, "") for index in range(max(known, default=-1) + 1))
         if not self.state.link.up or {s.index for s in samples if not s.present} != self.state.absent_devices:
             self.dispatch(ev.DevicesSampled(now_s=now_s, samples=samples, uuids=uuids))
         if any(pending.emptying is not None for pending in self.state.launches):
-            used_bytes = {sample.index: sample.memory_used_bytes for sample in samples}
-            self.dispatch(ev.MemoryRead(now_s=now_s, used_bytes=used_bytes))
+            self.dispatch(ev.MemoryRead(now_s=now_s, used_bytes={s.index: s.memory_used_bytes for s in samples}))
 
     def _on_xid(self, xid: XidEvent) -> None:
         self.device_series.xid(xid)

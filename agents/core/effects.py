@@ -198,6 +198,11 @@ class RenewJournal:
 
 
 @dataclass(frozen=True, slots=True)
+class Leave:
+    """This agent ends, and with it its part of an outer scheduler's allocation."""
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """A line for the agent's own log."""
 
@@ -229,5 +234,6 @@ Effect = (
     | DropLink
     | WriteToLog
     | RenewJournal
+    | Leave
     | Note
 )

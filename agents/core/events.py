@@ -289,6 +289,14 @@ class NoticeRead(_Event):
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationEnds(_Event):
+    """The outer scheduler that lent this node takes it back in `grace_s`."""
+
+    grace_s: float
+    reason: str
+
+
 Event = (
     Tick
     | RulesRead
@@ -323,4 +331,5 @@ Event = (
     | NodeRead
     | MemoryRead
     | NoticeRead
+    | AllocationEnds
 )

@@ -33,6 +33,13 @@ LEASE_S = 60.0  # cut off for longer: no start that is still pending is carried 
 MAX_LINK_FAULT_S = 600.0  # a drill, no outage
 URGENT_S = 0.0
 COALESCE_S = 0.1
+LONGEST_HOLD_S = 10.0  # of reports of steps, whatever a launch allows: pages and decisions rest on them
+
+# Of the grace within which an outer scheduler takes the node back.
+OUTER_STAYS_S = 2.0  # after its beginning: a start is decided and delivered in less
+OUTER_OWN_S = 3.0  # before its end: what the server wanted ended was ordered by now (`policy.leaving.SLACK_S`)
+OUTER_KILL_S = 1.0  # before its end: to be gone takes a moment, also for a rank with much memory
+OUTER_LAST_S = 0.3  # before its end: this process goes first, by itself
 
 HOST_IDLE_S = 900.0  # a restart of the job finds its host warm
 HOST_DONE_IDLE_S = 10.0  # the job trained its last step

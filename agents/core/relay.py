@@ -7,6 +7,8 @@ admitted (a spare, or a joiner that is still building) is left in peace, and so 
 view leaves out for now: it waits for the one that takes it back.
 """
 
+from zlib import crc32
+
 from agents.core import limits
 from agents.core.effects import CloseConnection, Reach, Signal, ToConnection
 from agents.core.ends import SIGKILL, carried_out_by, is_looked_at, kill_after_look
@@ -210,19 +212,40 @@ def _pass_on(turn: Turn, rank: Rank, message: FromRank) -> None:
         turn.refuse(rank.ref, "a flush that speaks for another rank")
         return
     # Before what is kept of the rank: see `_progress`. A report that is refused counts at the rank.
-    within_s = limits.COALESCE_S if isinstance(message, _COALESCED) else limits.URGENT_S
-    turn.report(RankSaid(rank.ref, message), within_s)
+    turn.report(RankSaid(rank.ref, message), _within_s(turn, rank, message))
     rank = turn.state.ranks[rank.ref]
     done = rank.done or isinstance(message, TrainingDone)
     # It answers a view, so it was admitted, whatever of that a full disk has kept.
     admitted = rank.admitted or isinstance(message, Flush)
     epoch = max(rank.epoch, message.epoch) if isinstance(message, ViewInstalled) else rank.epoch
     steps = rank.steps.after(message) if isinstance(message, StepReport) else rank.steps
-    now = replace(rank, last_word_s=turn.now_s, done=done, admitted=admitted, epoch=epoch, steps=steps)
+    now = replace(
+        rank,
+        last_word_s=turn.now_s,
+        done=done,
+        admitted=admitted,
+        epoch=epoch,
+        steps=steps,
+        step_said=rank.step_said or isinstance(message, StepReport),
+    )
     turn.put_rank(now, keep=(done, admitted) != (rank.done, rank.admitted))
     job = turn.state.jobs.get(rank.ref.job_id)
     if isinstance(message, TrainingDone) and job is not None and job.attempt == rank.ref.attempt and not job.end:
         turn.put_job(replace(job, end="succeeded"))
+
+
+def _within_s(turn: Turn, rank: Rank, message: FromRank) -> float:
+    """How soon a frame with it leaves. Steps of a large job wait for each other, but for the first one, the one that
+    says that a late rank moves again, and a loss that is no number: decisions wait for those. Nodes take turns,
+    each by its own name and clock, so that there is always one that tells of the newest step next."""
+    if not isinstance(message, _COALESCED):
+        return limits.URGENT_S
+    hold_s = min(rank.launch.step_reports_within_s, limits.LONGEST_HOLD_S)
+    awaited = not isinstance(message, StepReport) or not rank.step_said or message.loss_not_finite is not None
+    if awaited or hold_s <= limits.COALESCE_S:
+        return limits.COALESCE_S
+    turn_s = crc32(turn.state.link.node_id.encode()) / (1 << 32) * hold_s
+    return max(limits.COALESCE_S, hold_s - (turn.now_s + turn_s) % hold_s)
 
 
 def _carried_out(turn: Turn, rank: Rank, said: CarriedOut) -> None:

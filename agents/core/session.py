@@ -4,6 +4,8 @@ Events carry a gap-free `seq`. In one session each is sent once, in order, and a
 only after a reconnect, when the server asks, or when no acknowledgement comes.
 """
 
+import math
+
 from agents import VERSION
 from agents.core import limits
 from agents.core.effects import Persist, RenewJournal, SendSoon
@@ -57,6 +59,16 @@ def hello(
     )
 
 
+def unacknowledged(state: State) -> State:
+    """With the next frame all that is not acknowledged is to be sent once more, but for what is held back: for a
+    carrier that loses frames within a session."""
+    if not state.events:
+        return state
+    link = state.link
+    leaves_s = 0.0 if math.isinf(link.leaves_s) else link.leaves_s
+    return replace(state, link=replace(link, sent_seq=state.events[0].seq - 1, leaves_s=leaves_s))
+
+
 def compose(
     state: State,
     now_s: float,
@@ -68,29 +80,33 @@ def compose(
 ) -> tuple[State, AgentFrame, bool]:
     """The next frame, the state after it left, and whether more events wait.
 
-    `hints`: include every rank's status; a frame for events alone stays small.
+    `hints`: include every rank's status; a frame for events alone stays small. Events that are held back until
+    later (`Link.leaves_s`) are not in it.
     """
     link = state.link
     events: list[AgentEvent] = []
     room_bytes = limits.FRAME_EVENT_BYTES
     first = state.events[0].seq if state.events else state.next_seq
     start = max(link.sent_seq + 1 - first, 0)
-    if start < limits.MAX_IN_FLIGHT_EVENTS:
+    held = now_s < link.leaves_s
+    if start < limits.MAX_IN_FLIGHT_EVENTS and not held:
         for kept in state.events[start : start + MAX_EVENTS_PER_FRAME]:
             room_bytes -= kept.size_bytes + _ENVELOPE_BYTES
             if room_bytes < 0 and events:
                 break
             events.append(AgentEvent(kept.seq, max(now_s - kept.at_s, 0.0), kept.body))
     sent_seq = events[-1].seq if events else link.sent_seq
-    more = start + len(events) < len(state.events) and start + len(events) < limits.MAX_IN_FLIGHT_EVENTS
+    left = start + len(events) < len(state.events)
+    more = left and not held and start + len(events) < limits.MAX_IN_FLIGHT_EVENTS
+    leaves_s = link.leaves_s if left or held else math.inf
     oldest_sent_s = link.oldest_sent_s
     if events and oldest_sent_s is None:
         oldest_sent_s = now_s
-    after = replace(
-        state, link=replace(link, frame_seq=link.frame_seq + 1, sent_seq=sent_seq, oldest_sent_s=oldest_sent_s)
-    )
+    number = link.frame_seq + 1
+    link = replace(link, frame_seq=number, sent_seq=sent_seq, oldest_sent_s=oldest_sent_s, leaves_s=leaves_s)
+    after = replace(state, link=link)
     frame = AgentFrame(
-        seq=link.frame_seq + 1,
+        seq=number,
         uptime_s=now_s - state.started_s,
         devices=samples,
         ranks=statuses(state, now_s) if hints else (),
@@ -159,7 +175,7 @@ def on_journal_renewed(turn: Turn, event: JournalRenewed) -> None:
     """Every event that was not acknowledged is told again, numbered from 1. The session of the
     old journal says nothing more."""
     kept = tuple(replace(old, seq=seq) for seq, old in enumerate(turn.state.events, start=1))
-    link = replace(turn.state.link, up=False, sent_seq=0, oldest_sent_s=None)
+    link = replace(turn.state.link, up=False, sent_seq=0, oldest_sent_s=None, leaves_s=0.0)
     turn.set(journal_id=event.journal_id, events=kept, next_seq=len(kept) + 1, link=link)
 
 
@@ -180,12 +196,12 @@ def on_acked(turn: Turn, event: ServerAcked) -> None:
     _forget_through(turn, event.seq)
     link = turn.state.link
     if event.resend:
-        turn.set(link=replace(link, sent_seq=event.seq, oldest_sent_s=None))
+        turn.set(link=replace(link, sent_seq=event.seq, oldest_sent_s=None, leaves_s=0.0))
         turn.do(SendSoon(limits.URGENT_S))
         return
     in_flight = any(kept.seq <= link.sent_seq for kept in turn.state.events[:1])
     turn.set(link=replace(link, oldest_sent_s=turn.now_s if in_flight else None))
-    if turn.state.events and turn.state.events[-1].seq > link.sent_seq:
+    if turn.state.events and turn.state.events[-1].seq > link.sent_seq and turn.now_s >= link.leaves_s:
         turn.do(SendSoon(limits.COALESCE_S))
 
 

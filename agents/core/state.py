@@ -99,6 +99,7 @@ class Rank:
     """One process of one incarnation. `conn_id` None: not connected.
     `expected`: we ordered its end. `admitted`: it was a member of a view we handed on.
     `place_said_s`: when it last said where it is, of all its words the newest is at `last_word_s`.
+    `step_said`: of its steps one was said at once since it was late last, or since this process began.
     `looked_at`: its end waits for a look at it, at most until `kill_at_s`.
     `log_read_bytes`: of its log nothing before this is left to be told."""
 
@@ -121,6 +122,7 @@ class Rank:
     last_word_s: float = 0.0
     place_said_s: float = 0.0
     overdue_sent: bool = False
+    step_said: bool = False
     steps: StepTimes = NO_STEPS
     aside: TimeAside = NEVER_ASIDE
     marks: Marks = field(default_factory=dict)
@@ -240,7 +242,8 @@ class KeptEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """The session with the server. `since_s` of the current up or down."""
+    """The session with the server. `since_s` of the current up or down. `leaves_s`: what was not sent yet stays here
+    until then (infinite: there is nothing)."""
 
     up: bool = False
     since_s: float = 0.0
@@ -249,6 +252,7 @@ class Link:
     frame_seq: int = 0
     sent_seq: int = 0
     oldest_sent_s: float | None = None
+    leaves_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,6 +264,21 @@ class NoticeSaid:
     leaves_s: float | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OuterEnd:
+    """An outer scheduler takes this node back at `leaves_s`, as it said at `at_s`; monotonic seconds. `waited`: no
+    start is on its way any more; `asked`: ranks of which nothing was asked were asked to end; `killed`: what was left
+    was killed; `hosts_asked`: hosts were sent home; `left`: this agent was let go."""
+
+    at_s: float
+    leaves_s: float
+    waited: bool = False
+    asked: bool = False
+    killed: bool = False
+    hosts_asked: bool = False
+    left: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class State:
     """Everything. Mappings are never changed in place. `node_failed`: checks of the node that
@@ -267,7 +286,8 @@ class State:
     since this agent began; a start waits up to `memory_wait_s` until no more than
     `empty_device_bytes` are used there. `rules`: what this node allows; `refused_by_policy`:
     orders that they have refused since this agent began. `reading`: the command whose checkpoint is being
-    read back, "" for none. `notice`: None: nothing was told of an end yet. `seen_s`: of the last event, as near as
+    read back, "" for none. `notice`: None: nothing was told of an end yet. `outer_end`: None: no outer
+    scheduler takes the node back. `seen_s`: of the last event, as near as
     `away.notice` needs it. `unsent_seq`: the first number of an event that this agent has given since it began, until
     its first session."""
 
@@ -301,3 +321,4 @@ class State:
     refused_by_policy: int = 0
     reading: str = ""
     notice: NoticeSaid | None = None
+    outer_end: OuterEnd | None = None

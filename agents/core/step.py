@@ -7,9 +7,23 @@ effects out in order, and calls `step` with `Tick` at `next_deadline_s`.
 from collections.abc import Callable
 from typing import Any
 
-from agents.core import away, commands, ends, launches, marks, notices, relay, restore, session, verify, watch
+from agents.core import (
+    away,
+    commands,
+    ends,
+    launches,
+    marks,
+    notices,
+    outer_end,
+    relay,
+    restore,
+    session,
+    verify,
+    watch,
+)
 from agents.core.effects import Effect
 from agents.core.events import (
+    AllocationEnds,
     CheckpointProgress,
     CheckpointRead,
     DeviceReset,
@@ -57,6 +71,7 @@ def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
     turn = Turn(state, event.now_s)
     away.notice(turn)
     _HANDLERS[type(event)](turn, event)
+    outer_end.after(turn)
     return turn.state, tuple(turn.effects)
 
 
@@ -111,4 +126,5 @@ _HANDLERS: dict[type[Event], Callable[[Turn, Any], None]] = {
     NodeRead: launches.on_node_read,
     MemoryRead: launches.on_memory_read,
     NoticeRead: notices.on_read,
+    AllocationEnds: outer_end.on_signal,
 }

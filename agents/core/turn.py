@@ -138,6 +138,10 @@ class Turn:
         kept = KeptEvent(seq, self.now_s, body, size_bytes)
         self.set(events=(*self.state.events, kept), next_seq=seq + 1, waiting=with_event(self.state.waiting, kept))
         self.do(Persist(EventKept(seq, self.now_s, body)), SendSoon(within_s))
+        # What a moment is awaited for may go along with whatever goes before it.
+        leaves_s = self.now_s + (within_s if within_s > limits.COALESCE_S else 0.0)
+        if leaves_s < self.state.link.leaves_s:
+            self.set(link=replace(self.state.link, leaves_s=leaves_s))
 
     def refuse(self, ref: RankRef, reason: str, *, closed: bool = False) -> None:
         """Something that the rank sent is dropped. Told at once, in the rank's log too, then at

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from agents.core import limits, memory
+from agents.core import limits, memory, outer_end
 from agents.core.effects import SendSoon, ShutdownHost, ToConnection
 from agents.core.ends import conclude, kill
 from agents.core.events import DevicesSampled, Tick, XidRaised
@@ -23,6 +23,7 @@ def on_tick(turn: Turn, event: Tick) -> None:
             _rank_due(turn, rank)
     for pending in turn.state.launches:
         _launch_due(turn, pending.command_id)
+    outer_end.on_tick(turn)
     memory.on_tick(turn)
     advance(turn)
     for host in tuple(turn.state.hosts.values()):
@@ -32,7 +33,7 @@ def on_tick(turn: Turn, event: Tick) -> None:
     link = turn.state.link
     if link.up and link.oldest_sent_s is not None and link.oldest_sent_s + limits.RESEND_AFTER_S <= turn.now_s:
         first = turn.state.events[0].seq if turn.state.events else turn.state.next_seq
-        turn.set(link=replace(link, sent_seq=first - 1, oldest_sent_s=None))
+        turn.set(link=replace(link, sent_seq=first - 1, oldest_sent_s=None, leaves_s=0.0))
         turn.do(SendSoon(limits.URGENT_S))
 
 
@@ -53,6 +54,7 @@ def next_deadline_s(state: State) -> float | None:
         if not pending.asked:
             due.append(pending.since_s + limits.HOST_TIMEOUT_S)
             due.extend(moment for moment in (cut_off_at_s, memory.due_s(pending)) if moment is not None)
+    due.extend(outer_end.due(state))
     due.extend(host.idle_at_s for host in state.hosts.values() if host.idle_at_s is not None)
     if state.link.up and state.link.oldest_sent_s is not None:
         due.append(state.link.oldest_sent_s + limits.RESEND_AFTER_S)
@@ -128,7 +130,7 @@ def _rank_due(turn: Turn, rank: Rank) -> None:
         return
     due_s = overdue_at_s(rank, turn.state.away)
     if due_s is not None and due_s <= turn.now_s:
-        turn.put_rank(replace(rank, overdue_sent=True))
+        turn.put_rank(replace(rank, overdue_sent=True, step_said=False))
         turn.report(
             RankOverdue(
                 rank.ref,

@@ -67,35 +67,47 @@ def token_digest(join_token: str) -> str:
 def enrol(server: Server, *, join_token: str, key: NodeKey, old_key: NodeKey | None, facts: Facts) -> Credential:
     """Trade the token for a place in the fleet. `old_key`: the key this node was known by, which
     lets it take its own name again. Blocking. Raises EnrolmentError (`retry` if it may pass)."""
-    digest = token_digest(join_token)
+    status, data = _post(server, enrolment(join_token=join_token, key=key, old_key=old_key, said=facts))
+    return enrolled(status, data, join_token=join_token)
+
+
+def enrolment(*, join_token: str, key: NodeKey, old_key: NodeKey | None, said: Facts) -> bytes:
+    """What is posted, in JSON: what `said` says of the machine, and a proof of its key."""
     statement = {
-        "token_sha256": digest,
-        "node_name": facts.node_name,
+        "token_sha256": token_digest(join_token),
+        "node_name": said.node_name,
         "public_key": key.public_key,
-        "boot_id": facts.boot_id,
+        "boot_id": said.boot_id,
     }
     body = {
         "join_token": join_token,
-        "node_name": facts.node_name,
+        "node_name": said.node_name,
         "agent_version": VERSION,
-        "boot_id": facts.boot_id,
-        "machine_id": facts.machine_id,
-        "segment": facts.segment,
-        "devices": facts.devices,
+        "boot_id": said.boot_id,
+        "machine_id": said.machine_id,
+        "segment": said.segment,
+        "devices": said.devices,
         "public_key": key.public_key,
         "proof": key.enrolment(**statement),
     }
     if old_key is not None:
         body |= {"old_key_proof": old_key.enrolment(**statement)}
-    data = _post(server, msgspec.json.encode(body))
+    return msgspec.json.encode(body)
+
+
+def enrolled(status: int, data: bytes, *, join_token: str) -> Credential:
+    """What the server's answer to `enrolment` gives. Raises EnrolmentError (`retry` if it may pass)."""
+    if not 200 <= status < 300:
+        retry = status >= 500 or status == 429
+        raise EnrolmentError(f"enrolment refused ({status}): {_detail(data)}", retry=retry)
     try:
         answer = msgspec.json.decode(data, type=Credential)
     except msgspec.DecodeError as error:
         raise EnrolmentError(f"the server's answer is no enrolment: {error}", retry=False) from error
-    return Credential(node_id=answer.node_id, server_keys=answer.server_keys, token_sha256=digest)
+    return Credential(node_id=answer.node_id, server_keys=answer.server_keys, token_sha256=token_digest(join_token))
 
 
-def _post(server: Server, body: bytes) -> bytes:
+def _post(server: Server, body: bytes) -> tuple[int, bytes]:
     # Imported here: an enrolled agent never needs an HTTP client.
     from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
@@ -113,10 +125,7 @@ def _post(server: Server, body: bytes) -> bytes:
         raise EnrolmentError(f"cannot reach {parts.hostname}:{parts.port}: {error}", retry=True) from error
     finally:
         connection.close()
-    if not 200 <= answer.status < 300:
-        retry = answer.status >= 500 or answer.status == 429
-        raise EnrolmentError(f"enrolment refused ({answer.status}): {_detail(data)}", retry=retry)
-    return data
+    return answer.status, data
 
 
 def _detail(data: bytes) -> str:
