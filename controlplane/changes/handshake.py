@@ -10,7 +10,7 @@ for a job is the policy's (`AheadFact`).
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from controlplane.changes.answers import Answered, answered, exited
 from controlplane.changes.kinds import (
@@ -74,6 +74,21 @@ def greeting_of(said: AgentHello, *, node_id: str, journal_id: str, boot_id: str
         renewed=(journal_id, boot_id) != (said.journal_id, said.boot_id),
         rebooted=bool(boot_id) and boot_id != said.boot_id,
     )
+
+
+class Fenced(NamedTuple):
+    """How far the fence of a job is: the number of its newest attempt (0: there is none), and its epoch."""
+
+    newest: int
+    epoch: int
+
+
+def is_quiet(said: AgentHello, greeting: Greeting, fences: Mapping[str, Fenced], held: Mapping[RankRef, bool]) -> bool:
+    """Nothing follows for any job: `learned` and `greeted` say nothing, whatever else is in the rows. `fences`: of the
+    live jobs that it names; `held`: the ranks on its node that are not proved gone, and which of them are fenced."""
+    if greeting.lost or any(held.get(status.ref, True) for status in said.ranks):
+        return False
+    return not any(seen.job_id in fences and _may_be_ahead(fences[seen.job_id], seen, greeting) for seen in said.jobs)
 
 
 # --- its ranks -------------------------------------------------------------------------------
@@ -205,12 +220,11 @@ def _is_stopping(rows: Rows, node_id: str, ref: RankRef, stopped: Sequence[StopR
 def learned(rows: Rows, seen: JobSeen, greeting: Greeting) -> Iterator[Change]:
     """The fence and the end that the node was told, where they are ahead of ours."""
     here = rows.standing()
+    if not _may_be_ahead(Fenced(here.newest, here.epoch), seen, greeting):
+        return
     if seen.attempt > here.newest + MAX_AHEAD or seen.epoch > here.epoch + MAX_AHEAD:
         detail = f"{seen.job_id}: attempt {seen.attempt}, epoch {seen.epoch}"
         yield Count(greeting.node, "implausible_fence", detail)
-        return
-    newer = (seen.attempt, seen.epoch) > (here.newest, here.epoch)
-    if not newer and not seen.end and not greeting.lost:
         return
     epoch, ahead = _forward(rows, here, seen, greeting)
     if (epoch, ahead) == (here.epoch, here.ahead):
@@ -223,6 +237,12 @@ def learned(rows: Rows, seen: JobSeen, greeting: Greeting) -> Iterator[Change]:
     yield Audit(f"node:{greeting.node}", "job.set_back", reason, {}, before=before, after=after)
     said = f"{greeting.node} knows more of {here.name} than this database: {_words(seen)}."
     yield Publish("job.set_back", f"Node {said}")
+
+
+def _may_be_ahead(here: Fenced, seen: JobSeen, greeting: Greeting) -> bool:
+    """False: what the node knows of the job is all in our rows."""
+    newer = (seen.attempt, seen.epoch) > (here.newest, here.epoch) or seen.epoch > here.epoch + MAX_AHEAD
+    return newer or bool(seen.end) or greeting.lost
 
 
 def _forward(rows: Rows, here: Standing, seen: JobSeen, greeting: Greeting) -> tuple[int, dict[str, Any]]:

@@ -15,6 +15,20 @@ from controlplane.protocol.spec import TrainSpec, max_contributors
 from controlplane.protocol.states import Section
 
 START_TTL_S = 60.0
+REPORTED_AT_ONCE_RANKS = 64
+"""A job of up to so many ranks has each step told at once by all of them."""
+REPORTS_A_S = 400.0
+"""So many times in a second the nodes of a larger job bring what their ranks report of steps, all together."""
+RANKS_A_NODE = 8
+LONGEST_HOLD_S = 5.0
+
+
+def step_reports_within_s(ranks: int) -> float:
+    """How long a node of a job of so many ranks gathers reports of steps. Each at a time of its own: the first word of
+    a step comes as soon as ever, and what the others have to say of it within this time."""
+    if ranks <= REPORTED_AT_ONCE_RANKS:
+        return 0.0
+    return min(LONGEST_HOLD_S, ranks / RANKS_A_NODE / REPORTS_A_S)
 
 
 def checkpoint_dir(spec: TrainSpec, root: str, job_id: str) -> str:
@@ -94,4 +108,5 @@ class Launcher:
             setup_timeout_s=timeout_of(limits, Section.SETUP),
             checkpoint_timeout_s=timeout_of(limits, Section.CHECKPOINTING),
             out_of_section_timeout_s=timeout_of(limits, Section.OUT_OF_SECTION),
+            step_reports_within_s=step_reports_within_s(world_size * self._attempt.replicas),
         )

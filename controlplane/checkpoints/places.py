@@ -21,6 +21,7 @@ from controlplane.jobs.models import Attempt
 from controlplane.jobs.numbers import LOCAL_KIND, spec_of
 from controlplane.protocol.rank import CheckpointReport
 from controlplane.protocol.storage_checks import root_of
+from controlplane.runtime.prepared import NUMBER, TEXT, Prepared
 
 SCHEME = "://"
 MAX_PATH_CHARS = 1024
@@ -33,6 +34,11 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 class Outside(Exception):
     """A path that a job may not name. The message is for people."""
+
+
+_ATTEMPT: Prepared[Attempt] = Prepared(
+    lambda job, number: Attempt.objects.filter(job_id=job, number=number), job=TEXT, number=NUMBER
+)
 
 
 def is_remote(path: str) -> bool:
@@ -56,7 +62,7 @@ def why_not_ours(attempt: Attempt, said: CheckpointReport) -> str:
 
 def why_not_readable(row: Checkpoint) -> str:
     """Empty where a stored path is still one of its job's and below a root of the settings."""
-    attempt = Attempt.objects.filter(job_id=row.job_id, number=row.attempt).first()
+    attempt = _ATTEMPT.first(job=row.job_id, number=row.attempt)
     if attempt is None:
         return f"attempt {row.attempt} of its job is not known"
     if why := _why_outside(row.path, attempt.checkpoint_dir, own_program=own_program(row)):

@@ -4,8 +4,14 @@ from collections.abc import Sequence
 
 from controlplane.fleet.models import Node
 from controlplane.runtime import beats, bus
+from controlplane.runtime.prepared import MOST, TEXT, Prepared, Several
 
-NODES_A_QUERY = 500
+NODES_A_QUERY = MOST
+_SESSIONS: Prepared[str] = Prepared(
+    lambda nodes: Node.objects.filter(pk__in=nodes, connected=True)
+    .exclude(session_id="").values_list("session_id", flat=True),
+    nodes=Several(TEXT),
+)  # fmt: skip
 
 
 def ring(node_ids: Sequence[str]) -> None:
@@ -15,5 +21,4 @@ def ring(node_ids: Sequence[str]) -> None:
 
 
 def _holders(node_ids: Sequence[str]) -> set[str]:
-    live = Node.objects.filter(pk__in=node_ids, connected=True).exclude(session_id="")
-    return {session.partition(".")[0] for session in live.values_list("session_id", flat=True)}
+    return {session.partition(".")[0] for session in _SESSIONS(nodes=node_ids)}

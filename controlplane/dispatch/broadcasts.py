@@ -29,6 +29,7 @@ from controlplane.runtime import bulk, keys
 from controlplane.runtime.clock import ago
 from controlplane.runtime.ids import new_id
 from controlplane.runtime.pieces import batched
+from controlplane.runtime.prepared import MOMENT, Prepared
 
 NODES_A_PIECE = 256
 ALIKE = ("job_id", "decision_id", "attempt", "epoch", "kind", "ttl_s", "created_at", "due_at")
@@ -37,6 +38,10 @@ COLUMNS = ("id", "node_id", "body", "shared_id", "statement", "key_id", "signatu
 """What each of them has of its own."""
 LATE_S = 1.0
 """Who delivers has taken a piece up by then."""
+_WAITING: Prepared[str] = Prepared(lambda: Unmade.objects.values_list("pk", flat=True)[:1])
+_WAITING_SINCE: Prepared[str] = Prepared(
+    lambda before: Unmade.objects.filter(created_at__lte=before).values_list("pk", flat=True)[:1], before=MOMENT
+)
 _NOTHING = b"\xc0"
 """Said by commands whose shared row somebody has deleted."""
 
@@ -86,9 +91,11 @@ def _nodes(row: Unmade) -> list[str]:
 def make_waiting(*, older_than_s: float = 0.0) -> int:
     """The commands of the oldest piece that nobody else is about to make, each signed; how many, 0 where none waits.
     `older_than_s`: of those alone that wait for so long."""
-    waiting = Unmade.objects.filter(created_at__lte=ago(older_than_s)) if older_than_s else Unmade.objects.all()
-    if not waiting.exists():
+    before = ago(older_than_s)
+    found = _WAITING_SINCE.first(before=before) if older_than_s else _WAITING.first()
+    if found is None:
         return 0
+    waiting = Unmade.objects.filter(created_at__lte=before) if older_than_s else Unmade.objects.all()
     with transaction.atomic():
         row = waiting.order_by("id").select_for_update(skip_locked=True).first()
         return _make(row, _nodes(row)) if row is not None else 0

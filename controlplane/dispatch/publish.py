@@ -6,14 +6,20 @@ from controlplane.changes import outbox
 from controlplane.dispatch import broadcasts
 from controlplane.dispatch.models import Command
 from controlplane.dispatch.present import command_summary
+from controlplane.fleet.publish import NODE
 from controlplane.policy.titles import number_of
 from controlplane.protocol.commands import Body
 from controlplane.protocol.states import CommandState
 from controlplane.runtime import events, guard
 from controlplane.runtime.clock import now
 from controlplane.runtime.pieces import batched
+from controlplane.runtime.prepared import TEXT, Prepared
 
 COMMANDS_A_QUERY = 500
+COMMAND: Prepared[Command] = Prepared(
+    lambda command: Command.objects.filter(pk=command).select_related("node"), command=TEXT
+)
+"""With its node."""
 _STARTS = ("body__launch__replica", "body__launch__incarnation")
 
 
@@ -21,7 +27,7 @@ def publish_queued(like: Command, ids: Sequence[str], number: int) -> None:
     """One event, however many nodes get the order: each node's own follows when it was sent. `like`: any of them;
     `ids`: those that are made already."""
     if number == 1:
-        like.id = ids[0]
+        like.id, like.node = ids[0], NODE.get(node=like.node_id)
         publish_command(like, "command.queued", f"{like.kind} for node {like.node.name}.")
         return
     events.publish(
@@ -71,6 +77,6 @@ def publish_command(command: Command, kind: str, sentence: str) -> None:
         node_id=command.node_id,
         entity="command",
         entity_id=command.id,
-        patch=lambda: command_summary(Command.objects.select_related("node").get(pk=pk)),
+        patch=lambda: command_summary(COMMAND.get(command=pk)),
         data={"decision_id": command.decision_id},
     )

@@ -9,22 +9,24 @@ anybody else is refused by the agent.
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
+from typing import Any
 
 from django.db import transaction
-from django.db.models import Exists, F, OuterRef, Q
+from django.db.models import Exists, F, OuterRef, Q, QuerySet, prefetch_related_objects
 
 from controlplane.changes.outbox import LIVE, RESEND_S, SENT_IN_DOUBT, STOPS, UNSENT, heard
 from controlplane.dispatch import broadcasts
 from controlplane.dispatch.bells import ring
 from controlplane.dispatch.broadcasts import ALIKE, COLUMNS
 from controlplane.dispatch.models import Command, SharedBody, Unmade
-from controlplane.dispatch.publish import publish_command, publish_queued, supersede
+from controlplane.dispatch.publish import COMMAND, publish_command, publish_queued, supersede
 from controlplane.dispatch.statements import SHARED, Copies, copies_of, opens, shared_body, shown
 from controlplane.fleet.identity import no_starts_for
 from controlplane.fleet.models import Node
+from controlplane.fleet.publish import NODE
 from controlplane.protocol.commands import Body
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.frames import PROTOCOL_MAX
@@ -36,11 +38,16 @@ from controlplane.runtime.errors import LostRace
 from controlplane.runtime.ids import new_id
 from controlplane.runtime.locks import lock_row
 from controlplane.runtime.logs import get
+from controlplane.runtime.prepared import MOMENT, NUMBER, TEXT, Prepared, Several
 
 _log = get(__name__)
 MAX_ORDERS = 200
 ORDERS_A_QUERY = 500
 DETAIL_CHARS, DATA_CHARS = 2000, 20_000
+_OLDER: Prepared[tuple[str, int]] = Prepared(
+    lambda revision, nodes: Node.objects.filter(revision__lt=revision, pk__in=nodes).values_list("id", "revision"),
+    revision=NUMBER, nodes=Several(TEXT),
+)  # fmt: skip
 
 
 def enqueue(
@@ -51,7 +58,7 @@ def enqueue(
     (command_id,) = enqueue_all(
         body, node_ids=[node_id], job_id=job_id, attempt=attempt, epoch=epoch, decision_id=decision_id, ttl_s=ttl_s
     )
-    return Command.objects.select_related("node").get(pk=command_id)
+    return COMMAND.get(command=command_id)
 
 
 def enqueue_all(
@@ -125,21 +132,32 @@ def _copies(like: Command, body: Body, *, revision: int, shared: bool) -> tuple[
 def _older_agents(commands: Sequence[tuple[str, Body]]) -> Mapping[str, int]:
     """The revision that it speaks of each node whose agent is of an older release: of many, all of the fleet are
     read and none named."""
-    rows = Node.objects.filter(revision__lt=PROTOCOL_MAX)
     if len(commands) <= ORDERS_A_QUERY:
-        rows = rows.filter(pk__in={node_id for node_id, _ in commands})
-    return dict(rows.values_list("id", "revision"))
+        return dict(_OLDER(revision=PROTOCOL_MAX, nodes={node_id for node_id, _ in commands}))
+    return dict(Node.objects.filter(revision__lt=PROTOCOL_MAX).values_list("id", "revision"))
 
 
 def deliverable(node_ids: list[str]) -> list[Command]:
     """Orders to send now, oldest first. Say `delivered` once they are sent; were this process
     to die in between, they are sent again, and the agent's journal answers the repeat."""
-    moment = now()
+    rows = _DUE(nodes=node_ids, moment=now())
+    if rows:
+        prefetch_related_objects(rows, "shared")
+    return [row for row in rows if _can_be_sent(row)]
+
+
+def _due(nodes: Any, moment: Any) -> QuerySet[Command]:
     due = Q(state=CommandState.QUEUED) | Q(state=CommandState.DELIVERED, send_due_at__lte=moment)
-    rows = Command.objects.filter(due, node_id__in=node_ids, due_at__gt=moment)
+    rows = Command.objects.filter(due, node_id__in=nodes, due_at__gt=moment)
     # Where it is in doubt who the node is, nothing begins; what runs is kept in step and can be ended.
-    rows = rows.exclude(no_starts_for() & ~Q(kind__in=SENT_IN_DOUBT)).prefetch_related("shared")
-    return [row for row in rows.order_by("id")[:MAX_ORDERS] if _can_be_sent(row)]
+    return rows.exclude(no_starts_for(moment) & ~Q(kind__in=SENT_IN_DOUBT)).order_by("id")[:MAX_ORDERS]
+
+
+_DUE: Prepared[Command] = Prepared(_due, nodes=Several(TEXT), moment=MOMENT)
+_OVERDUE: Prepared[Command] = Prepared(
+    lambda moment: Command.objects.filter(state__in=LIVE, due_at__lte=moment).select_related("node")[:MAX_ORDERS],
+    moment=MOMENT,
+)
 
 
 def _can_be_sent(row: Command) -> bool:
@@ -186,7 +204,12 @@ def _mark_delivered(row: Command, at: datetime) -> None:
 
 def requeue_of_node(node_id: str) -> int:
     """A new session: what was sent on the old one and not acknowledged is due at once."""
-    return Command.objects.filter(node_id=node_id, state=CommandState.DELIVERED).update(send_due_at=now())
+    return requeue_of_nodes([node_id])
+
+
+def requeue_of_nodes(node_ids: Collection[str]) -> int:
+    """As `requeue_of_node` of each."""
+    return Command.objects.filter(node_id__in=node_ids, state=CommandState.DELIVERED).update(send_due_at=now())
 
 
 def answer(node_id: str, command_id: str, state: str, detail: str, data: str) -> Command | None:
@@ -196,6 +219,8 @@ def answer(node_id: str, command_id: str, state: str, detail: str, data: str) ->
     command = lock_row(Command, command_id)
     if command is not None and command.node_id != node_id:
         raise IdentityMismatch(f"command {command_id} was given to another node")
+    if command is not None:
+        command.node = NODE.get(node=node_id)
     found = heard(command.state, state, data, ttl_s=command.ttl_s) if command is not None else None
     if command is None or found is None:
         return None
@@ -223,9 +248,8 @@ def answer(node_id: str, command_id: str, state: str, detail: str, data: str) ->
 
 def expire_overdue() -> list[Command]:
     """Orders that outlived their time; returns them for whoever must know."""
-    rows = Command.objects.filter(state__in=LIVE, due_at__lte=now()).select_related("node")[:MAX_ORDERS]
     expired = []
-    for row in rows:
+    for row in _OVERDUE(moment=now()):
         try:
             with events.unit_of_work():
                 guard.move(row, "command", CommandState.EXPIRED, finished_at=now(), detail="not answered in time")

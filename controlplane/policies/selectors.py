@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, reduce
+from typing import Any
 
 from django.db.models import Max, Q, QuerySet
 
@@ -18,8 +19,11 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.document import DEFAULT, Above, Below, Document, config_of, from_content, narrowed
 from controlplane.policy.facts import TERMINAL_JOB
 from controlplane.runtime.errors import NotFound
+from controlplane.runtime.prepared import TEXT, Prepared
 
 NOTHING = "{}"
+_Row = tuple[str, str | None, int, object]
+"""Project, job, number and document of a version."""
 Candidate = Callable[[str | None], PolicyConfig]
 """The policy of a job, by its id (None: of the fleet), if a document were in force."""
 
@@ -76,7 +80,7 @@ def above_of(whose: Whose) -> Above | None:
     fleet = ("the fleet's", of_fleet())
     if whose.inside is None:
         return Above(of="a project's", levels=(fleet,))
-    document = json.loads(_newest(Q(scope=scope_of_project(whose.inside))).get(PROJECT, Newest()).text)
+    document = json.loads(_newest(_OF_SCOPE(scope=scope_of_project(whose.inside))).get(PROJECT, Newest()).text)
     return Above(of="a job's", levels=(fleet, (f"the project {whose.inside}'s", narrowed(fleet[1], document))))
 
 
@@ -151,15 +155,13 @@ def document_of(whose: Whose) -> Document:
 def _chain(job_id: str | None) -> dict[str, Newest]:
     """The newest documents that a job (None: the fleet) is decided by, from the widest to the narrowest; one query."""
     if job_id is None:
-        return {FLEET: _newest(Q(scope=FLEET)).get(FLEET, Newest())}
-    project = Q(project__in=Job.objects.filter(pk=job_id).values("project"))
-    found = _newest(Q(scope__in=(FLEET, job_id)) | project)
+        return {FLEET: _newest(_OF_SCOPE(scope=FLEET)).get(FLEET, Newest())}
+    found = _newest(_OF_JOB(job=job_id))
     return {kind: found.get(kind, Newest()) for kind in (FLEET, PROJECT, JOB)}
 
 
-def _newest(among: Q) -> dict[str, Newest]:
+def _newest(rows: Iterable[_Row]) -> dict[str, Newest]:
     """By kind of scope, where these are of one scope of each kind."""
-    rows = _last(among).values_list("project", "job", "number", "document")
     return {
         JOB if job else PROJECT if project else FLEET: Newest(number, json.dumps(document, sort_keys=True))
         for project, job, number, document in rows
@@ -175,6 +177,15 @@ def _last(among: Q) -> QuerySet[PolicyVersion]:
     """The newest version of each scope among these."""
     last = PolicyVersion.objects.filter(among).order_by().values("scope").annotate(last=Max("pk"))
     return PolicyVersion.objects.filter(pk__in=last.values("last"))
+
+
+def _of_job(job: Any) -> Q:
+    return Q(scope=FLEET) | Q(scope=job) | Q(project__in=Job.objects.filter(pk=job).values("project"))
+
+
+_SHOWN = ("project", "job", "number", "document")
+_OF_SCOPE: Prepared[_Row] = Prepared(lambda scope: _last(Q(scope=scope)).values_list(*_SHOWN), scope=TEXT)
+_OF_JOB: Prepared[_Row] = Prepared(lambda job: _last(_of_job(job)).values_list(*_SHOWN), job=TEXT)
 
 
 @lru_cache(maxsize=64)

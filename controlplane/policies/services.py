@@ -20,6 +20,11 @@ from controlplane.policy.document import Document, Ground, changes, checked, con
 from controlplane.runtime import events
 from controlplane.runtime.clock import now
 from controlplane.runtime.errors import Conflict, Invalid
+from controlplane.runtime.prepared import TEXT, Prepared
+
+_KEPT: Prepared[str] = Prepared(
+    lambda version: PolicyContent.objects.filter(version=version).values_list("version", flat=True), version=TEXT
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +98,9 @@ def accepted(whose: Whose, document: object, ground: Ground, *, back: bool = Fal
 
 def keep(config: PolicyConfig) -> None:
     """So that a decision's version leads to the policy that made it; once for each policy."""
-    row = PolicyContent(version=config.version, content=config.content)
-    PolicyContent.objects.bulk_create([row], ignore_conflicts=True)
+    if _KEPT.first(version=config.version) is None:
+        row = PolicyContent(version=config.version, content=config.content)
+        PolicyContent.objects.bulk_create([row], ignore_conflicts=True)
 
 
 def _report(whose: Whose, row: PolicyVersion, before: PolicyConfig, after: PolicyConfig) -> None:

@@ -15,13 +15,15 @@ import msgspec
 class Need(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Places for `replicas` of `ranks` each, one after the other, and nodes of `spare_devices` in all beside
     them; neither: numbers alone. `near`: each set of segments in which one of them is preferred. `of_each`: on
-    nodes alone that have so many devices free, of which it takes no more (0: on any)."""
+    nodes alone that have so many devices free, of which it takes no more (0: on any). `again`: what the quota of the
+    job's project has for its next attempt."""
 
     replicas: int = 0
     ranks: int = 0
     spare_devices: int = 0
     near: tuple[tuple[str, ...], ...] = ()
     of_each: int = 0
+    again: bool = False
 
     def covers(self, other: "Need") -> bool:
         """Who was told this was told the other too."""
@@ -30,20 +32,31 @@ class Need(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             and self.replicas >= other.replicas
             and {*other.near} <= {*self.near}
         )
-        return places and self.spare_devices >= other.spare_devices
+        return places and self.spare_devices >= other.spare_devices and self.again >= other.again
+
+
+class Again(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the quota of its project has for a job that is placed again at once, when nothing is counted that the job
+    has now: `at_most` so many devices, its spares among them (None: as many as it asks for). `why` that is too few for
+    it, as a part of a sentence; "" where it is not."""
+
+    at_most: int | None = None
+    why: str = ""
 
 
 class Elsewhere(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The fleet beyond `JobSnapshot.nodes`. `needs`: what was asked; (): nothing was. `free_devices`: what the nodes
     that are not listed would lend the job, by segment ("": nodes of none), the smallest of them with
     `memory_bytes` (None: not known). `segments` of suspect nodes that are not listed; `divided`: the
-    nodes of the fleet are not all in one segment."""
+    nodes of the fleet are not all in one segment. `again`: see `Again` (None: its project has no quota, or nobody
+    asked)."""
 
     needs: tuple[Need, ...] = ()
     free_devices: dict[str, int] = {}
     memory_bytes: int | None = None
     segments: dict[str, str] = {}
     divided: bool = False
+    again: Again | None = None
 
 
 class Asks(Exception):

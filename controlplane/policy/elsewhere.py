@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from controlplane.policy.asked import Asks, Elsewhere, Need
+from controlplane.policy.asked import Again, Asks, Elsewhere, Need
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.decide import decide
 from controlplane.policy.placement import of_type, offers_of
@@ -60,10 +60,13 @@ def answered(
     needs: tuple[Need, ...],
     lent: Sequence[Lent],
     nodes_of: Callable[[set[str]], Iterable[NodeFact]],
+    again: Callable[[], Again | None],
 ) -> JobSnapshot:
     """The snapshot with these `needs` answered from what all nodes beyond its own lend. `nodes_of` some ids: the
-    nodes as facts."""
+    nodes as facts. `again`: what the project's quota has for the next attempt, read once, where that is asked for."""
     assert snapshot.elsewhere is not None, "a snapshot of the whole fleet asks nothing"
+    answered_before = any(need.again for need in snapshot.elsewhere.needs)
+    quota = again() if any(need.again for need in needs) and not answered_before else snapshot.elsewhere.again
     segments = {node.segment for node in snapshot.nodes if node.segment}
     listed = {node_id for need in needs for node_id in choose(lent, need, segments)}
     rest: dict[str, int] = defaultdict(int)
@@ -81,6 +84,7 @@ def answered(
             needs=needs,
             free_devices=dict(sorted(rest.items())),
             memory_bytes=min(sizes, default=None),
+            again=quota,
         ),
     )
 
@@ -143,9 +147,9 @@ def _by_segment(offers: Iterable[Lent]) -> Mapping[str, list[Lent]]:
     return found
 
 
-def parted(snapshot: JobSnapshot) -> tuple[JobSnapshot, Answer]:
+def parted(snapshot: JobSnapshot, again: Callable[[], Again | None] = lambda: None) -> tuple[JobSnapshot, Answer]:
     """A snapshot of the whole fleet as one that holds the job's own nodes, and who answers for the others: what
-    `recovery.load` and `recovery.load_candidates` are to rows."""
+    `recovery.load` and `recovery.load_candidates` are to rows. `again`: see `answered`."""
     job = snapshot.job
     own = own_nodes(snapshot.replicas, snapshot.signals, snapshot.bars)
     mine: list[NodeFact] = []
@@ -162,7 +166,7 @@ def parted(snapshot: JobSnapshot) -> tuple[JobSnapshot, Answer]:
 
     def answer(asked: JobSnapshot, asks: Asks) -> JobSnapshot:
         lent = lent_by(of_type(others, job.spec.resources.gpu_type), job.id, asks.fresh_s)
-        return answered(asked, asks.needs, lent, lambda ids: (node for node in others if node.id in ids))
+        return answered(asked, asks.needs, lent, lambda ids: (node for node in others if node.id in ids), again)
 
     return msgspec.structs.replace(snapshot, nodes=tuple(mine), elsewhere=told), answer
 

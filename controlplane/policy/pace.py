@@ -9,8 +9,10 @@ A gap is *undisturbed* when both commits and `WARM_UP_STEPS` before them were ma
 membership at the job's greatest strength so far (the most devices that contributed for `MIN_GAPS`
 undisturbed gaps in a row). The *best* is the lowest median of `WINDOW` undisturbed gaps; the
 undisturbed step is the median of all undisturbed gaps of at most `NEAR` times the best, so that a
-slow hour does not become what the job is measured by. Gaps are counted in bins of `RATIO`, so that
-the median is within a quarter of a percent.
+slow hour does not become what the job is measured by. Right after a change of members what came up still takes
+processors and network of those that train: a gap that follows `SETTLED` others of one membership weighs as much as
+`WEIGHT` of those before it. Gaps are counted in bins of `RATIO`, so that the median is within a quarter of a
+percent.
 
 *Full strength* is what the job asked for (`protocol.spec.contributing_devices`), also where it goes
 on smaller or in another layout. While it was never seen, the step of the greatest strength so far is
@@ -27,6 +29,8 @@ from controlplane.policy.timeouts import WARM_UP_STEPS
 WINDOW = 16
 MIN_GAPS = 3
 NEAR = 1.5
+SETTLED = 16
+WEIGHT = 16
 RATIO = 1.005
 STILL = 3.0
 LEAST = 0.5
@@ -67,9 +71,10 @@ class Undisturbed(msgspec.Struct, frozen=True):
 
 class Pace(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What is kept of a job's commits. `run`: commits in a row of one membership; `full_gpus`: its
-    greatest strength so far, in devices; `bins`: undisturbed gaps at that strength by size; `window`
-    the newest of them, `recent` the newest gaps of any kind, seconds; `refused`: gaps that are no step's time (not
-    above 0, or far below what its ranks say: commits that waited somewhere and came together)."""
+    greatest strength so far, in devices; `bins`: undisturbed gaps at that strength by size, by weight; `window` the
+    newest of them, `recent` the newest gaps of any kind, seconds;
+    `refused`: gaps that are no step's time (not above 0, or far below what its ranks say: commits that waited
+    somewhere and came together)."""
 
     attempt: int = 0
     step: int = -1
@@ -123,7 +128,8 @@ def _undisturbed(pace: Pace, gap_s: float, gpus: int) -> None:
 
 def _keep(pace: Pace, gap_s: float) -> None:
     place = round(math.log(gap_s) / math.log(RATIO))
-    pace.bins[place] = pace.bins.get(place, 0) + 1
+    weight = WEIGHT if pace.run > 1 + WARM_UP_STEPS + SETTLED else 1
+    pace.bins[place] = pace.bins.get(place, 0) + weight
     pace.window = [*pace.window[-WINDOW + 1 :], gap_s]
     if len(pace.window) == WINDOW:
         found_s = median(pace.window)

@@ -20,7 +20,8 @@ edit.
 
 What a node's agent reads of each device, and where it goes. A reading that a device does not give is absent
 everywhere, never 0. The history of those that are kept is packed, and kept for `HOLDFAST_RETENTION_DAYS`
-([settings](settings.md)); `/nodes/NODE/series` of the [API](api.md), the charts on a node's page and the
+([settings](settings.md)), each value to within what "kept to" says ([ADR 0056](adr/0056-what-a-sensor-means.md));
+`/nodes/NODE/series` of the [API](api.md), the charts on a node's page and the
 [incidents](operations.md#incidents) show it. Each series of Prometheus has the labels `gpu` and `uuid`
 ([monitoring](monitoring.md)). DCGM is named for who has dashboards of it: Holdfast does not need it.
 
@@ -54,10 +55,19 @@ def _row(reading: Reading) -> str:
         asked,
         f"`{reading.dcgm}`" if reading.dcgm else "",
         f"{name}{labels}",
-        f"{reading.step:.10g}" if reading.step else "",
+        _kept_to(reading),
         reading.chart.title if reading.chart else "",
     )
     return "| " + " | ".join(cells) + " |\n"
+
+
+def _kept_to(reading: Reading) -> str:
+    if not reading.step:
+        return ""
+    if reading.step == 1.0 and not reading.band:
+        return "exact"
+    share = f", {reading.band_ratio:.0%} of itself if that is more" if reading.band_ratio else ""
+    return f"{max(reading.band, reading.step / 2):.10g}{share}"
 
 
 def _limit(name: str) -> str:

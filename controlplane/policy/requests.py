@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import attempt_live
-from controlplane.policy.plan import Action, AnswerRequest, Decision, Scalar
+from controlplane.policy.plan import Action, AnswerRequest, Decision, ParkJob, Scalar, SetJobState
 from controlplane.policy.request_facts import RequestFact
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.policy.timeouts import grace_needed_s
-from controlplane.protocol.states import RequestKind, RequestState
+from controlplane.protocol.states import JobState, RequestKind, RequestState
 
 SUCCEEDED = "succeeded"
 GIVE = "give_replicas"
@@ -27,6 +27,29 @@ RULES = (GIVE, KNOWN_END, "evict_request", "drain_request", "checkpoint_request"
 def of_kind(snapshot: JobSnapshot, kind: RequestKind) -> tuple[RequestFact, ...]:
     """Those that have not ended, oldest first."""
     return tuple(request for request in snapshot.requests if request.kind is kind)
+
+
+def begun(snapshot: JobSnapshot) -> tuple[RequestFact, ...]:
+    """Preemptions of the whole job that it has begun with, and that nobody has taken back: whatever ends its attempt
+    without ending the job ends it for them, see `yielded`."""
+    whole = (request for request in of_kind(snapshot, RequestKind.PREEMPT) if not request.gives)
+    return tuple(each for each in whole if each.state is RequestState.TAKEN and not each.withdrawn_by)
+
+
+def parks(requests: tuple[RequestFact, ...]) -> str:
+    """Which of the persons parks it, and why; "" where the queue alone asks."""
+    return next((request.by for request in requests if not request.urgent), "")
+
+
+def yielded(requests: tuple[RequestFact, ...]) -> tuple[Action, ...]:
+    """With the end of its attempt the job has yielded its devices to these requests. Where it only waited for devices
+    its next attempt would have to end for them as soon as it starts."""
+    by = parks(requests)
+    return (
+        SetJobState(to=JobState.PREEMPTED),
+        *((ParkJob(by=by),) if by else ()),
+        *(AnswerRequest(request=request.id, to=RequestState.DONE) for request in requests),
+    )
 
 
 def why_over(snapshot: JobSnapshot) -> str:

@@ -68,11 +68,15 @@ def alone_at_work(ranks: Iterable[RankStatus]) -> frozenset[Alone]:
     found = []
     for job_id, lives in jobs.items():
         working = [life for life, told in lives.items() if not all(_waits(status) for status in told)]
-        settled = all(status.phase_age_s >= NOTICED_S for told in lives.values() for status in told)
-        if len(working) == 1 and len(lives) > 1 and settled:
+        if len(working) == 1 and len(lives) > 1 and all(map(settled, lives.values())):
             step = min(status.step for status in lives[working[0]])
             found.append(Alone(job_id, *working[0], step))
     return frozenset(found)
+
+
+def settled(ranks: Iterable[RankStatus]) -> bool:
+    """Each of these that is in a step was where it is for `NOTICED_S`; of a job that is not, nobody is alone."""
+    return all(status.phase_age_s >= NOTICED_S for status in ranks if status.section is Section.STEP)
 
 
 def _waits(status: RankStatus) -> bool:

@@ -73,7 +73,8 @@ MAX_EVENT_BYTES = 144 * 1024
 MAX_EVENTS_PER_FRAME = 500
 MAX_SERVER_MESSAGE_BYTES = 4 * 1024 * 1024
 MAX_ORDERS = 1024
-RECONNECTS_PER_S = 500
+SESSIONS_START_PER_S = 500.0
+"""Sessions that a web process is taken to open in a second until it has measured it."""
 RECONNECT_SHORTEST_S = 2.0
 RECONNECT_LONGEST_S = 15.0
 AnswerState = Literal["acknowledged", "succeeded", "failed", "superseded"]
@@ -353,10 +354,11 @@ class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     server_keys_signature: SignatureText = ""
 
 
-def reconnect_within_s(nodes: int) -> float:
-    """How long the agents of so many nodes spread their return after an outage of ours: at
-    most `RECONNECTS_PER_S` ask at a time, nobody waits longer than he must."""
-    return min(RECONNECT_LONGEST_S, max(RECONNECT_SHORTEST_S, nodes / RECONNECTS_PER_S))
+def reconnect_within_s(nodes: int, sessions_per_s: float) -> float:
+    """How long the agents of so many nodes spread their return after an outage of ours, of which so many sessions are
+    opened in a second (`live.intake` measures it): nobody waits longer than he must. Who comes too early is refused
+    with the time until it is his turn."""
+    return min(RECONNECT_LONGEST_S, max(RECONNECT_SHORTEST_S, nodes / sessions_per_s))
 
 
 class Acked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="acked"):

@@ -79,7 +79,7 @@ class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     timing_interval_s: Seconds = 0.0
 
 
-class ReplicaLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ReplicaLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """This node's part of one replica. `world_size` is `ranks_per_replica`; `ranks` are the ones
     to start here. Older incarnations of (job, replica) and older attempts of the job
     on this node are killed first. `entrypoint` None means the rank host. `master_host`
@@ -87,7 +87,9 @@ class ReplicaLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     must resolve); empty where all of its ranks are here. `step_floor_s` None: the step
     timeout is given; else the agent may tighten it to what the rank's own steps teach, not
     below this. `user`: the name of the job's owner; as whom its processes run is for the
-    node's own policy to say. `log_markers`: the job's own, name to pattern (`protocol.markers`)."""
+    node's own policy to say. `log_markers`: the job's own, name to pattern (`protocol.markers`).
+    `step_reports_within_s`: what its ranks report of steps may wait here so long and go together (0: it goes at
+    once)."""
 
     job_id: Id
     job_name: Label
@@ -108,3 +110,4 @@ class ReplicaLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     setup_timeout_s: Seconds = 600.0
     checkpoint_timeout_s: Seconds = 420.0
     out_of_section_timeout_s: Seconds = 300.0
+    step_reports_within_s: Seconds = 0.0

@@ -50,7 +50,8 @@ class Exported:
 class Reading:
     """`name`: the sample's field, or (where `of` is given) a number of history made of the fields
     `made_of`; `nvml`: what the probe asks; `dcgm`: NVIDIA's name of it elsewhere; `step`: as fine as history
-    keeps it, 0: not kept by itself; `since`: the revision of the protocol that brought it."""
+    keeps it, 0: not kept by itself; `band`, `band_ratio`: so far from it, or from so much of itself, history leaves the
+    value before; `since`: the revision of the protocol that brought it."""
 
     name: str
     unit: str
@@ -58,6 +59,8 @@ class Reading:
     nvml: str = ""
     dcgm: str = ""
     step: float = 0.0
+    band: float = 0.0
+    band_ratio: float = 0.0
     chart: Chart | None = None
     exported: Exported | None = None
     since: int = 0
@@ -107,6 +110,7 @@ READINGS: tuple[Reading, ...] = (
         nvml="nvmlDeviceGetTemperature",
         dcgm="DCGM_FI_DEV_GPU_TEMP",
         step=0.25,
+        band=1.0,
         chart=Chart(place=1, title="Temperature", shown="celsius", span=20.0, ticks="whole"),
         exported=Exported(name="temperature_celsius", text="Temperature of the device."),
     ),
@@ -117,6 +121,7 @@ READINGS: tuple[Reading, ...] = (
         nvml="nvmlDeviceGetFieldValues",
         dcgm="DCGM_FI_DEV_MEMORY_TEMP",
         step=0.25,
+        band=1.0,
         chart=Chart(place=12, title="Memory temperature", shown="celsius", span=20.0, ticks="whole"),
         exported=Exported(name="memory_temperature_celsius", text="Temperature of its memory."),
     ),
@@ -126,7 +131,9 @@ READINGS: tuple[Reading, ...] = (
         what="power that it draws",
         nvml="nvmlDeviceGetPowerUsage",
         dcgm="DCGM_FI_DEV_POWER_USAGE",
-        step=0.5,
+        step=1.0,
+        band=2.0,
+        band_ratio=0.05,
         chart=Chart(place=2, title="Power", shown="watts", ticks="whole"),
         exported=Exported(name="power_watts", text="Power that it draws."),
     ),
@@ -146,7 +153,8 @@ READINGS: tuple[Reading, ...] = (
         what="share of the time in which it computed",
         nvml="nvmlDeviceGetUtilizationRates",
         dcgm="DCGM_FI_DEV_GPU_UTIL",
-        step=0.001,
+        step=0.005,
+        band=0.05,
         chart=Chart(place=3, title="Utilisation", shown="percent", low=0.0, high=1.0),
         exported=Exported(name="utilization_ratio", text="Share of the time in which it computed."),
     ),
@@ -156,7 +164,8 @@ READINGS: tuple[Reading, ...] = (
         what="share of the time in which its memory was busy",
         nvml="nvmlDeviceGetUtilizationRates",
         dcgm="DCGM_FI_DEV_MEM_COPY_UTIL",
-        step=0.001,
+        step=0.005,
+        band=0.05,
         chart=Chart(place=14, title="Memory bandwidth in use", shown="percent", low=0.0, high=1.0),
         exported=Exported(name="memory_utilization_ratio", text="Share of the time in which its memory was busy."),
     ),
@@ -177,6 +186,7 @@ READINGS: tuple[Reading, ...] = (
         nvml="nvmlDeviceGetClockInfo",
         dcgm="DCGM_FI_DEV_SM_CLOCK",
         step=1.0,
+        band=30.0,
         chart=Chart(place=6, title="SM clock", shown="megahertz", ticks="whole"),
         exported=Exported(name="sm_clock_hertz", text="Clock of its processors.", scale=HZ_IN_MHZ),
     ),

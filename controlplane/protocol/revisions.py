@@ -36,6 +36,7 @@ ADDED: dict[int, dict[str, tuple[str, ...]]] = {
         "DeviceSample": added_in(3),
         "Proof": ("tls_certificate",),
         "RankExited": ("cause", "hint"),
+        "ReplicaLaunch": ("step_reports_within_s",),
         "StopRanks": ("end_signature", "final"),
         "TimingReport": ("spread",),
         "View": ("left_out", "returning"),

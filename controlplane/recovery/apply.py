@@ -6,6 +6,7 @@ A start in a slot that the decision empties follows in a unit of work of its own
 """
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from django.db import transaction
 
@@ -25,12 +26,22 @@ from controlplane.recovery.models import Decision, Signal
 from controlplane.recovery.rows import JobRows
 from controlplane.runtime import events, metrics
 from controlplane.runtime.locks import lock_row
+from controlplane.runtime.prepared import TEXT, Prepared, Several
+
+_TAKEN: Prepared[str] = Prepared(
+    lambda job, key, modes: Decision.objects.filter(job=job, key=key, mode__in=modes).values_list("pk", flat=True)[:1],
+    job=TEXT, key=TEXT, modes=Several(TEXT),
+)  # fmt: skip
+_SEEN: Prepared[datetime] = Prepared(
+    lambda signals: Signal.objects.filter(id__in=signals).values_list("seen_at", flat=True),
+    signals=Several(TEXT),
+)
 
 
 def already_taken(job: Job, decision: plan.Decision) -> bool:
     """This decision was made before, and went as far as it may go now."""
     modes = [str(mode) for mode in plan.taken_in(decision.mode)]
-    return Decision.objects.filter(job=job, key=decision.key[:200], mode__in=modes).exists()
+    return _TAKEN.first(job=job.pk, key=decision.key[:200], modes=modes) is not None
 
 
 def apply_decision(
@@ -104,8 +115,8 @@ def start_behind(behind: Behind) -> int:
 
 def _waited_s(row: Decision, decision: plan.Decision) -> float | None:
     """Since the first finding that it answers showed itself; None where none did."""
-    first = Signal.objects.filter(id__in=decision.signal_ids).order_by("seen_at").first()
-    return (row.at - first.seen_at).total_seconds() if first is not None else None
+    seen = _SEEN(signals=decision.signal_ids)
+    return (row.at - min(seen)).total_seconds() if seen else None
 
 
 def _count(decision: plan.Decision, waited_s: float | None) -> None:

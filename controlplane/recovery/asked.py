@@ -16,17 +16,9 @@ from controlplane.recovery.models import LIVE, Request
 from controlplane.recovery.unseen import name_for
 from controlplane.runtime.clock import iso
 from controlplane.runtime.errors import NotFound
+from controlplane.runtime.prepared import TEXT, Prepared
 
 Json = dict[str, Any]
-
-
-def of_job(job: Job) -> tuple[RequestFact, ...]:
-    """What is asked of the job and has not ended, and drains of nodes on which ranks of it are; oldest first."""
-    of_it = Q(job=job)
-    if drains().exists():
-        homes = Rank.objects.filter(replica__attempt__job=job, released_at=None).values("node_id")
-        of_it |= Q(kind=RequestKind.DRAIN, node_id__in=homes)
-    return facts(Request.objects.filter(LIVE, of_it))
 
 
 def drains() -> QuerySet[Request]:
@@ -34,9 +26,30 @@ def drains() -> QuerySet[Request]:
     return Request.objects.filter(LIVE, kind=RequestKind.DRAIN, node__isnull=False).order_by("id")
 
 
+def _of_job(job: Any, or_else: Q | None = None) -> QuerySet[Request]:
+    of_it = Q(job=job) if or_else is None else Q(job=job) | or_else
+    return Request.objects.filter(LIVE, of_it).select_related("job", "urgent")
+
+
+_DRAINS = Prepared(lambda: drains().values_list("pk", flat=True)[:1])
+_OF_JOB = Prepared(_of_job, job=TEXT)
+
+
+def of_job(job: Job) -> tuple[RequestFact, ...]:
+    """What is asked of the job and has not ended, and drains of nodes on which ranks of it are; oldest first."""
+    if not _DRAINS():
+        return _as_seen(_OF_JOB(job=job.id))
+    homes = Rank.objects.filter(replica__attempt__job=job, released_at=None).values("node_id")
+    return _as_seen(_of_job(job, Q(kind=RequestKind.DRAIN, node_id__in=homes)))
+
+
 def facts(rows: QuerySet[Request]) -> tuple[RequestFact, ...]:
     """As the policy sees them, oldest first."""
-    found = sorted(rows.select_related("job", "urgent"), key=lambda row: row.id)
+    return _as_seen(rows.select_related("job", "urgent"))
+
+
+def _as_seen(rows: Iterable[Request]) -> tuple[RequestFact, ...]:
+    found = sorted(rows, key=lambda row: row.id)
     done = _carried({row.done_by for row in found if row.done_by})
     kept = _kept({row.id for row in found if row.kind == RequestKind.DRAIN})
     made = (_fact(row, done.get(row.done_by, "")) for row in found)
@@ -46,8 +59,10 @@ def facts(rows: QuerySet[Request]) -> tuple[RequestFact, ...]:
 def _kept(drains: set[str]) -> Mapping[str, list[tuple[int, int, int]]]:
     """Of each drain the lives whose eviction for it ended without their leaving."""
     ended = (RequestState.WITHDRAWN, RequestState.REFUSED, RequestState.LAPSED)
-    rows = Request.objects.filter(drain_id__in=drains, state__in=ended) if drains else Request.objects.none()
     found: dict[str, list[tuple[int, int, int]]] = {}
+    if not drains:
+        return found
+    rows = Request.objects.filter(drain_id__in=drains, state__in=ended)
     for drain_id, *named in rows.order_by("id").values_list("drain_id", "attempt", "replica", "incarnation"):
         found.setdefault(drain_id, []).append((named[0], named[1], named[2]))
     return found
@@ -55,7 +70,9 @@ def _kept(drains: set[str]) -> Mapping[str, list[tuple[int, int, int]]]:
 
 def _carried(decisions: set[str]) -> Mapping[str, str]:
     """What became of the orders of each decision."""
-    rows = Command.objects.filter(decision_id__in=decisions) if decisions else Command.objects.none()
+    if not decisions:
+        return {}
+    rows = Command.objects.filter(decision_id__in=decisions)
     told: dict[str, list[tuple[str, str]]] = {}
     for decision_id, state, detail in rows.order_by("id").values_list("decision_id", "state", "detail"):
         told.setdefault(decision_id, []).append((state, detail))

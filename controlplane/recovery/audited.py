@@ -7,6 +7,9 @@ from controlplane.access.audit import audit
 from controlplane.jobs.models import Job
 from controlplane.recovery import journal
 from controlplane.recovery.models import Decision
+from controlplane.runtime.prepared import TEXT, Prepared
+
+_STATE: Prepared[dict[str, Any]] = Prepared(lambda job: Job.objects.filter(pk=job).values("state", "epoch"), job=TEXT)
 
 
 def audit_decision(row: Decision, before: dict[str, Any]) -> None:
@@ -23,5 +26,5 @@ def audit_decision(row: Decision, before: dict[str, Any]) -> None:
             "routine": row.routine, journal.DIGEST: journal.digest(row),
         },
         before=before,
-        after=Job.objects.filter(pk=row.job_id).values("state", "epoch").first() or {},
+        after=(_STATE.first(job=row.job_id) if row.job_id else None) or {},
     )  # fmt: skip

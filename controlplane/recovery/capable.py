@@ -30,8 +30,9 @@ def rank_acts(job: Job, rank: Rank) -> Acts:
 def with_acts(views: list[dict[str, Any]], job: Job) -> list[dict[str, Any]]:
     """The list of replicas (`jobs.selectors.replicas`), each with what may be done to it and to its ranks."""
     ranks = Prefetch("ranks", queryset=Rank.objects.defer("log_tail"))
-    shown_attempts = {view["attempt"] for view in views}
-    rows = Replica.objects.filter(attempt__job=job, attempt__number__in=shown_attempts).select_related("attempt")
+    attempts, slots = {view["attempt"] for view in views}, {view["index"] for view in views}
+    rows = Replica.objects.filter(attempt__job=job, attempt__number__in=attempts, index__in=slots)
+    rows = rows.select_related("attempt")
     found = {(row.attempt.number, row.index, row.incarnation): row for row in rows.prefetch_related(ranks)}
     lives = Replica.objects.filter(attempt__job=job).values_list("attempt__number", "index", "incarnation")
     last, shared = _last(list(lives)), _Shared(job)

@@ -16,6 +16,7 @@ from controlplane.changes.due.course import Step
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.jobs.models import Job, StepRecord
 from controlplane.jobs.numbers import COMMITTED_CHECKPOINTS, spec_of
+from controlplane.jobs.step_rows import whole
 from controlplane.protocol.spec import Parallelism, micro_batch_count, ranks_per_replica
 from controlplane.recovery import course, proof, recompute
 from controlplane.recovery.course import Mark, Proved
@@ -49,17 +50,17 @@ class CertificateRows(CourseRows):
 
     def newest_until(self, mark: Mark, limit: int) -> Sequence[StepRecord]:
         """By attempt and number."""
-        return list(self._steps.filter(mark.until()).order_by("-attempt", "-step")[:limit])
+        return whole(self._steps.filter(mark.until()).order_by("-attempt", "-step")[:limit])
 
     def newest_between(self, began: Mark, ended: Mark, limit: int) -> tuple[Sequence[StepRecord], int]:
         """By attempt and number."""
         rows = self._steps.filter(began.after() & ended.until()).order_by("-attempt", "-step")
-        found = list(rows[:limit])
+        found = whole(rows[:limit])
         return found, rows.count() if len(found) == limit else len(found)
 
     def oldest_after(self, mark: Mark, limit: int) -> Sequence[StepRecord]:
         """By attempt and number."""
-        return list(self._steps.filter(mark.after()).order_by("attempt", "step")[:limit])
+        return whole(self._steps.filter(mark.after()).order_by("attempt", "step")[:limit])
 
     def since_report_s(self, step: Step) -> float:
         """Whatever the clock was set to."""

@@ -29,8 +29,7 @@ from controlplane.changes.kinds import (
 )
 from controlplane.checkpoints import services as checkpoints
 from controlplane.dispatch import services as dispatch
-from controlplane.fleet import ends
-from controlplane.fleet import services as fleet
+from controlplane.fleet import ends, sessions
 from controlplane.fleet.models import Device, Node
 from controlplane.fleet.services import bar_device, mark_device_lost, return_device, set_device_health, take_out
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
@@ -48,6 +47,7 @@ from controlplane.jobs.services import (
 from controlplane.protocol.commands import Body, EndVerification, StopRanks
 from controlplane.recovery import breaker_rows, diagnostics, holding, incidents, kept, late, request_rows, signals
 from controlplane.recovery.models import Incident, MarkedLines, Signal, ViewRow
+from controlplane.recovery.row_queries import DEVICE_THERE, FINDINGS_NAMED
 from controlplane.recovery.rows import JobRows
 from controlplane.runtime import counters, events, keys
 from controlplane.runtime.clock import after, from_s, now
@@ -196,7 +196,7 @@ def _release(rows: JobRows, change: kinds.Release) -> None:
 
 
 def _bar(rows: JobRows, change: kinds.Bar) -> None:
-    device = Device.objects.select_related("node").get(node_id=change.subject.node_id, index=change.subject.index)
+    device = DEVICE_THERE.get(node=change.subject.node_id, index=change.subject.index)
     bar_device(device, change.why, reset=change.reset)
 
 
@@ -229,7 +229,7 @@ def _publish(rows: JobRows, change: kinds.Publish) -> None:
 
 
 def _judge(rows: JobRows, change: kinds.Judge) -> None:
-    device = Device.objects.select_related("node").get(node_id=change.subject.node_id, index=change.subject.index)
+    device = DEVICE_THERE.get(node=change.subject.node_id, index=change.subject.index)
     if change.works:
         return_device(device, change.why)
     else:
@@ -237,7 +237,7 @@ def _judge(rows: JobRows, change: kinds.Judge) -> None:
 
 
 def _lose(rows: JobRows, change: kinds.Lose) -> None:
-    device = Device.objects.select_related("node").get(node_id=change.subject.node_id, index=change.subject.index)
+    device = DEVICE_THERE.get(node=change.subject.node_id, index=change.subject.index)
     mark_device_lost(device, change.why)
 
 
@@ -317,7 +317,7 @@ HANDLERS: dict[type, Callable[[JobRows, Any], None]] = {
     kinds.Withdraw: _withdraw,
     kinds.Enqueue: _enqueue,
     kinds.Publish: _publish,
-    kinds.Settle: lambda rows, change: signals.settle(list(Signal.objects.filter(id__in=change.signals)), change.why),
+    kinds.Settle: lambda rows, change: signals.settle(FINDINGS_NAMED(signals=change.signals), change.why),
     kinds.Resolve: _resolve,
     kinds.Reserve: lambda rows, change: scheduling.reserve_nodes(rows.locked, change.nodes),
     kinds.Release: _release,
@@ -345,7 +345,7 @@ HANDLERS: dict[type, Callable[[JobRows, Any], None]] = {
     kinds.Count: lambda rows, change: counters.count(
         change.node, change.what, number=change.number, detail=change.detail
     ),
-    due.CloseSession: lambda rows, change: fleet.close_session(change.node_id, change.session),
+    due.CloseSession: lambda rows, change: sessions.close_session(change.node_id, change.session),
     due.ObserveSave: lambda rows, change: checkpoints.observe(change.save, _columns(change.columns), change.publish),
     due.MoveSave: lambda rows, change: checkpoints.move(change.save, change.to, change.reason),
     due.AskReader: _ask_reader,

@@ -15,12 +15,36 @@ from controlplane.changes.due import course as core
 from controlplane.jobs.models import Job, StepRecord
 from controlplane.recovery.models import Incident, ViewRow
 from controlplane.recovery.resumption_models import Resumption
+from controlplane.recovery.row_queries import NEWEST_NUMBER
 from controlplane.runtime import windows
 from controlplane.runtime.clock import SEEN_WITHIN_S, SETTLE_S
 from controlplane.runtime.models import ClockStep
+from controlplane.runtime.prepared import MOMENT, NUMBER, TEXT, Prepared
 
 Proved = Incident | Resumption
 """What a certificate is about: something that was in a job's way, from `opened_at` to `ended_at`."""
+
+
+_STEP: Prepared[tuple[int, int]] = Prepared(
+    lambda job: StepRecord.objects.filter(job=job).order_by("-attempt", "-step").values_list("attempt", "step")[:1],
+    job=TEXT,
+)
+_STEP_AT: Prepared[tuple[int, int]] = Prepared(
+    lambda job, at: StepRecord.objects.filter(job=job, at__lte=at)
+    .order_by("-attempt", "-step").values_list("attempt", "step")[:1],
+    job=TEXT, at=MOMENT,
+)  # fmt: skip
+_EPOCH: Prepared[int] = Prepared(
+    lambda job: ViewRow.objects.filter(job=job).order_by("-epoch").values_list("epoch", flat=True)[:1], job=TEXT
+)
+_VIEW_AT: Prepared[tuple[int, int]] = Prepared(
+    lambda job, at: ViewRow.objects.filter(job=job, announced_at__lt=at)
+    .order_by("-epoch").values_list("attempt", "epoch")[:1],
+    job=TEXT, at=MOMENT,
+)  # fmt: skip
+_SET_SINCE: Prepared[int] = Prepared(
+    lambda step: ClockStep.objects.filter(pk__gt=step).values_list("pk", flat=True)[:1], step=NUMBER
+)
 
 
 class Mark(core.Mark):
@@ -37,19 +61,19 @@ class Mark(core.Mark):
 
 def mark(job: Job, at: datetime) -> dict[str, int]:
     """Of a moment, as it is kept: of the commits and views that rows put no later, the newest."""
-    views = ViewRow.objects.filter(job=job, announced_at__lt=at).order_by("-epoch")
-    attempt, epoch = views.values_list("attempt", "epoch").first() or (1, 0)
-    steps = _newest_first(job).filter(at__lte=at)
-    of_attempt, step = steps.values_list("attempt", "step").first() or (0, -1)
+    attempt, epoch = _VIEW_AT.first(job=job.pk, at=at) or (1, 0)
+    of_attempt, step = _STEP_AT.first(job=job.pk, at=at) or (0, -1)
     newest, clock = max(attempt, of_attempt), windows.newest_before(at)
     return asdict(Mark(of_attempt=of_attempt, step=step, attempt=newest, epoch=epoch, clock=clock))
 
 
 def here(job: Job) -> Mark:
     """Of this moment."""
-    newest = _newest_first(job).values_list("attempt", "step").first() or (0, -1)
-    number = job.attempts.order_by("-number").values_list("number", flat=True).first()
-    epoch = ViewRow.objects.filter(job=job).order_by("-epoch").values_list("epoch", flat=True).first()
+    newest, number, epoch = (
+        _STEP.first(job=job.pk) or (0, -1),
+        NEWEST_NUMBER.first(job=job.pk),
+        _EPOCH.first(job=job.pk),
+    )
     clock = next((step.pk for step in windows.known()), 0)
     return Mark(of_attempt=newest[0], step=newest[1], attempt=number or 1, epoch=epoch or 0, clock=clock)
 
@@ -72,6 +96,8 @@ def clock_steps(incident: Incident) -> list[ClockStep]:
     """Those of the server's clock in its course, the newest first, each from the earliest moment at which it may have
     come: what was written between that and the moment at which it was seen is of the clock after it."""
     began = (incident.began or {}).get("clock") or windows.newest_before(incident.opened_at)
+    if _SET_SINCE.first(step=began) is None:
+        return []
     rows = ClockStep.objects.filter(pk__gt=began).order_by("-pk")
     ended = (incident.ended or {}).get("clock")
     if incident.ended_at is not None and ended is not None:
@@ -112,7 +138,3 @@ def _unknown_at(moment: datetime) -> Q:
     since = moment - timedelta(seconds=SETTLE_S)
     back = Q(step_s__lt=0.0, set_at__lte=moment + timedelta(seconds=SEEN_WITHIN_S))
     return Q(set_at__gte=since) & (back | Q(set_at__lte=moment))
-
-
-def _newest_first(job: Job) -> QuerySet[StepRecord]:
-    return StepRecord.objects.filter(job=job).order_by("-attempt", "-step")

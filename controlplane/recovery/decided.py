@@ -19,6 +19,12 @@ from controlplane.recovery.snapshots import packed
 from controlplane.runtime import events
 from controlplane.runtime.clock import now
 from controlplane.runtime.ids import new_id
+from controlplane.runtime.prepared import TEXT, Prepared
+
+_DECISION: Prepared[Decision] = Prepared(
+    lambda decision: Decision.objects.filter(pk=decision).select_related("job").defer("snapshot"),
+    decision=TEXT,
+)
 
 
 def new_row(
@@ -92,5 +98,5 @@ def _node_of(row: Decision) -> str:
 
 def _patch(decision_id: str) -> dict[str, Any]:
     """Its summary without its orders, which may be one for each node of the fleet: who shows it reads them."""
-    summary = decision_summary(Decision.objects.select_related("job").get(pk=decision_id), commands=False)
+    summary = decision_summary(_DECISION.get(decision=decision_id), commands=False)
     return {name: value for name, value in summary.items() if name != "commands"}

@@ -5,8 +5,9 @@ zero, so that the same acts and findings do not open it again.
 """
 
 from datetime import datetime
+from typing import Any
 
-from django.db.models import Count, Q
+from django.db.models import Count, Q, QuerySet
 
 from controlplane.changes.assembly.counted import WINDOW_S
 from controlplane.changes.assembly.nodes import suspect_devices
@@ -22,6 +23,7 @@ from controlplane.runtime import windows
 from controlplane.runtime.errors import Conflict
 from controlplane.runtime.locks import lock_fleet
 from controlplane.runtime.models import ClockStep
+from controlplane.runtime.prepared import Prepared, figures_of
 
 HOUR_S = 3600.0
 MAX_CLOSINGS = 50
@@ -29,14 +31,15 @@ MAX_CLOSINGS = 50
 Closings = dict[str, float]
 
 
-def counted(closed: Closings | None = None) -> DisruptionCounts:
-    """What every pass is told. A handful of rows: nothing here grows with the fleet. `closed`: of `closings`, which who
-    asks often reads once."""
-    closed = closings() if closed is None else closed
+def counted(closed: Closings | None = None, steps: list[ClockStep] | None = None) -> DisruptionCounts:
+    """What every pass is told. A handful of rows: nothing here grows with the fleet. `closed`: of `closings`, and
+    `steps`: of `windows.known`, which who asks often reads once."""
+    steps = windows.known() if steps is None else steps
+    closed = closings(steps) if closed is None else closed
     since_s = closed.get("", HOUR_S)
-    fleet, parts = _acts(since_s)
+    fleet, parts = _acts(since_s, steps)
     for segment in closed.keys() & parts.keys():
-        parts[segment] = _acts(min(since_s, closed[segment]))[1].get(segment, {})
+        parts[segment] = _acts(min(since_s, closed[segment]), steps)[1].get(segment, {})
     return DisruptionCounts(acts=fleet, of_segments=parts, breakers=tuple(map(_opened, _open())))
 
 
@@ -62,15 +65,20 @@ def waits() -> bool:
     return Breaker.objects.filter(closed_at=None).exists() or recent.exists() or bool(suspicions())
 
 
-def recent_acts(closed: Closings | None = None) -> int:
-    """Destructive acts of the budget's window, over the whole fleet."""
-    return windows.within(counts.acts(), "at", _window_s(closed)).count()
+_ACT_NUMBER = windows.Within(counts.acts, "at", lambda rows: figures_of(rows, number=Count("pk")))
+_SUSPICIONS = windows.Within(counts.suspicions, "seen_at", lambda rows: rows.values_list("node_id", "device_index"))
 
 
-def suspicions(closed: Closings | None = None) -> list[tuple[str, int | None]]:
-    """What findings of the budget's window name, as (node id, device index or None)."""
-    rows = windows.within(counts.suspicions(), "seen_at", _window_s(closed))
-    return [(node_id or "", index) for node_id, index in rows.values_list("node_id", "device_index")]
+def recent_acts(closed: Closings | None = None, steps: list[ClockStep] | None = None) -> int:
+    """Destructive acts of the budget's window, over the whole fleet. `closed`, `steps`: as `counted`."""
+    steps = windows.known() if steps is None else steps
+    return int(_ACT_NUMBER(_window_s(closed, steps), steps)[0][0])
+
+
+def suspicions(closed: Closings | None = None, steps: list[ClockStep] | None = None) -> list[tuple[str, int | None]]:
+    """What findings of the window name, as (node id, device index or None). `closed`, `steps`: as `counted`."""
+    steps = windows.known() if steps is None else steps
+    return [(node_id or "", index) for node_id, index in _SUSPICIONS(_window_s(closed, steps), steps)]
 
 
 def guarded(decisions: list[Decision]) -> bool:
@@ -93,8 +101,17 @@ def check(decision: Decision, config: PolicyConfig) -> None:
             raise Conflict(f"the disruption budget is met: {why}")
 
 
+def _closed() -> QuerySet[Breaker, tuple[str, datetime | None]]:
+    rows = Breaker.objects.exclude(closed_at=None).exclude(closed_by=POLICY).order_by("-id")
+    return rows.values_list("segment", "closed_at")[:MAX_CLOSINGS]
+
+
+_OPEN = Prepared(lambda: Breaker.objects.filter(closed_at=None).order_by("segment"))
+_CLOSED = Prepared(_closed)
+
+
 def _open() -> list[Breaker]:
-    return list(Breaker.objects.filter(closed_at=None).order_by("segment"))
+    return _OPEN()
 
 
 def _opened(row: Breaker) -> OpenedBreaker:
@@ -102,11 +119,10 @@ def _opened(row: Breaker) -> OpenedBreaker:
     return OpenedBreaker(id=row.id, code=row.code, segment=row.segment, opened_s=at_s, sentence=row.reason)
 
 
-def closings() -> Closings:
-    """Seconds since a person last closed one, within the hour, by segment."""
-    people = Breaker.objects.exclude(closed_at=None).exclude(closed_by=POLICY).order_by("-id")
-    rows = list(people.values_list("segment", "closed_at")[:MAX_CLOSINGS])
-    steps = windows.known() if rows else []
+def closings(steps: list[ClockStep] | None = None) -> Closings:
+    """Seconds since a person last closed one, within the hour, by segment. `steps`: as `counted`."""
+    rows = _CLOSED()
+    steps = windows.known() if rows and steps is None else steps or []
     found = [(segment, _age_s(at, steps)) for segment, at in reversed(rows)]
     return {segment: age_s for segment, age_s in found if age_s <= HOUR_S}
 
@@ -116,17 +132,23 @@ def _age_s(at: datetime | None, steps: list[ClockStep]) -> float:
     return max(0.0, windows.age_s(at, steps))
 
 
-def _window_s(closed: Closings | None) -> float:
-    return min(WINDOW_S, (closings() if closed is None else closed).get("", WINDOW_S))
+def _window_s(closed: Closings | None, steps: list[ClockStep]) -> float:
+    return min(WINDOW_S, (closings(steps) if closed is None else closed).get("", WINDOW_S))
 
 
-def _acts(within_s: float) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
+def _by_place(rows: QuerySet[Any]) -> QuerySet[Any, tuple[str, str, int, int]]:
+    placed = rows.order_by().values_list("kind", "segment")
+    return placed.annotate(number=Count("pk"), acts=Count("pk", filter=Q(lead=True)))
+
+
+_ACTS = windows.Within(Act.objects.all, "at", _by_place)
+
+
+def _acts(within_s: float, steps: list[ClockStep]) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
     """Acts of so many seconds: of the fleet by kind, and by segment and kind."""
-    rows = windows.within(Act.objects.all(), "at", min(within_s, HOUR_S)).order_by()
     fleet: dict[str, int] = {}
     parts: dict[str, dict[str, int]] = {}
-    found = rows.values_list("kind", "segment").annotate(number=Count("pk"), acts=Count("pk", filter=Q(lead=True)))
-    for kind, segment, number, acts in found:
+    for kind, segment, number, acts in _ACTS(min(within_s, HOUR_S), steps):
         fleet[kind] = fleet.get(kind, 0) + acts
         if segment:
             parts.setdefault(segment, {})[kind] = number

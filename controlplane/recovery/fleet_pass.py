@@ -43,6 +43,7 @@ from controlplane.runtime import events, metrics
 from controlplane.runtime.clock import now
 from controlplane.runtime.isolate import isolated
 from controlplane.runtime.locks import lock_fleet
+from controlplane.runtime.prepared import Prepared
 
 MAX_FINDINGS = 1000
 """Of each sort, looked at in one pass, oldest first; the next pass takes what follows."""
@@ -52,8 +53,8 @@ def reconcile_fleet() -> int:
     """Decide what no job's pass decides; returns how much was new. The first look takes
     no lock: what waits for hardware waits for days, and mostly nothing is new."""
     made = _merge()
-    waits = (_hardware(), _risks(), _waiting(), _resets(), asked.drains())
-    if not any(rows.exists() for rows in waits) and not disruption.waits():
+    waits = any(rows.first() is not None for rows in _ANY) or asked.drains().exists() or disruption.waits()
+    if not waits:
         return made
     config = policies.of_fleet()
     if not _new(decide_fleet(load_fleet(), config)):
@@ -135,6 +136,13 @@ def _waiting() -> QuerySet[Incident]:
     """Incidents that hardware keeps open: those of no job, and those with which their job is done."""
     rows = Incident.objects.exclude(state=IncidentState.RESOLVED).filter(shared="")
     return rows.filter(Q(job=None) | Q(state=IncidentState.MITIGATED)).order_by("id")
+
+
+_ANY = [
+    Prepared(lambda rows=rows: rows().order_by().values_list("pk", flat=True)[:1])
+    for rows in (_hardware, _risks, _waiting, _resets)
+]
+"""The first of each, whichever it is."""
 
 
 def _fact(row: Incident) -> HardwareIncident:

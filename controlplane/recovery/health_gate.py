@@ -1,17 +1,20 @@
 """How well our own side sees: silence is evidence only while we could have heard.
 
 The sentinel publishes its live state of the nodes (`live:nodes`) and the health of its own
-loop (`live:sight`); this reads them. Redis or the sentinel away means blind. What people are
-told comes from its beat in the database, so that it is told while Redis is away as well.
+loop (`live:sight`), a part for each shard of the fleet; this reads them. Redis or the sentinel of one shard away means
+blind: what looks silent may be of that shard. What people are told comes from its beat in the database, so that it is
+told while Redis is away as well.
 """
 
 from datetime import datetime
 from typing import Any
 
+from django.conf import settings
+
 from controlplane.changes.assembly import nodes
 from controlplane.changes.assembly.replicas import FRESH_S
 from controlplane.fleet.models import Node
-from controlplane.runtime import beats, bus
+from controlplane.runtime import beats, shards
 from controlplane.runtime.clock import AHEAD_S, now_s
 
 # The sentinel beats from a thread of its own; so late its reading one counts as deaf.
@@ -20,38 +23,51 @@ LATE_S = 2.0
 
 def is_blind() -> bool:
     """True: no conclusion may be drawn from silence."""
-    live_state = bus.read_live("sight")
-    if not live_state:
-        return True
-    # A live state from the future was written before the clock was set back: how old it is, is not known.
-    fresh = -AHEAD_S <= now_s() - float(live_state.get("at_s", 0.0)) <= FRESH_S
-    return not fresh or bool(live_state.get("blind", True))
+    return any(map(_paused, shards.read_parts("sight")))
+
+
+def _paused(part: dict[str, Any]) -> bool:
+    """Of one shard. A live state from the future was written before the clock was set back: how old it is, is not
+    known."""
+    fresh = -AHEAD_S <= now_s() - float(part.get("at_s", 0.0)) <= FRESH_S
+    return not fresh or bool(part.get("blind", True))
 
 
 def clock_step() -> tuple[float | None, float]:
     """(server time to which the clock was last set, by how many seconds), as the sentinel saw it;
     None: it was not set while one watched."""
-    live_state = bus.read_live("sight") or {}
-    set_s = live_state.get("clock_set_s")
-    return (None, 0.0) if set_s is None else (float(set_s), float(live_state.get("clock_step_s", 0.0)))
+    seen = [part for part in shards.read_parts("sight") if part.get("clock_set_s") is not None]
+    newest = max(seen, key=lambda part: float(part.get("at_s", 0.0)), default=None)
+    return (None, 0.0) if newest is None else (float(newest["clock_set_s"]), float(newest.get("clock_step_s", 0.0)))
 
 
 def blind_reason() -> str:
     """Why the leading sentinel draws no conclusion from silence now; "" when it sees."""
-    rows = list(beats.live("sentinel"))
-    leader = next((row for row in rows if row.detail.get("leads")), None)
-    if leader is None:
+    leaders = [row.detail for row in beats.live("sentinel") if row.detail.get("leads")]
+    if not leaders:
         return "no sentinel leads"
-    late_s = float(leader.detail.get("late_s", 0.0))
+    for count in {int(detail.get("count", settings.SENTINEL_SHARDS)) for detail in leaders}:
+        if count != settings.SENTINEL_SHARDS:
+            here = f"this process with {settings.SENTINEL_SHARDS}"
+            return f"sentinels run with {count} shards, {here}: HOLDFAST_SENTINEL_SHARDS differs"
+    led = {str(shard) for detail in leaders for shard in detail.get("shards", {"0": 0})}
+    if missing := sorted({str(shard) for shard in range(settings.SENTINEL_SHARDS)} - led, key=int):
+        return f"no sentinel leads shard {', '.join(missing)}"
+    reasons = [_reason(detail) for detail in leaders]
+    return next((reason for reason in reasons if reason), "")
+
+
+def _reason(detail: dict[str, Any]) -> str:
+    """Of one that leads, by its beat."""
+    late_s = float(detail.get("late_s", 0.0))
     if late_s > LATE_S:
         return f"its loop is {late_s:.0f} s late"
-    return str(leader.detail.get("why") or "it does not say why") if leader.detail.get("blind") else ""
+    return str(detail.get("why") or "it does not say why") if detail.get("blind") else ""
 
 
 def silent_by_node() -> dict[str, Any] | None:
     """Node id to seconds since its last frame, by the sentinel; None: not known."""
-    live_state = bus.read_live("nodes")
-    return live_state or None
+    return shards.read_whole("nodes") or None
 
 
 def silent_s(

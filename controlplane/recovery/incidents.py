@@ -29,8 +29,8 @@ from controlplane.policy.signals.ranks import RankOverdue
 from controlplane.policy.titles import short
 from controlplane.protocol.states import LIVE_INCIDENT, IncidentOutcome, IncidentState, ReplicaState
 from controlplane.recovery import course, keeping, proof, signals
-from controlplane.recovery.models import Incident, Signal
-from controlplane.recovery.phases import compute_phases
+from controlplane.recovery.models import Decision, Incident, Signal
+from controlplane.recovery.phases import FINDINGS_OF, compute_phases
 from controlplane.recovery.present import incident_acts, incident_summary, pending_certificate
 from controlplane.recovery.signals import fact_of
 from controlplane.recovery.stall import stall_of
@@ -39,14 +39,48 @@ from controlplane.runtime.clock import after, now
 from controlplane.runtime.errors import NotFound, refuse
 from controlplane.runtime.ids import new_id
 from controlplane.runtime.locks import lock_row
+from controlplane.runtime.prepared import TEXT, Prepared, Several
 
 BACK = (IncidentOutcome.RECOVERED, IncidentOutcome.MITIGATED)
 """Outcomes after which training went on, so that there is something to prove."""
 
 
-def live_incidents(job: Job) -> QuerySet[Incident]:
+_INCIDENT: Prepared[Incident] = Prepared(
+    lambda incident: Incident.objects.filter(pk=incident).select_related("job", "node"), incident=TEXT
+)
+_LIVE: Prepared[Incident] = Prepared(
+    lambda job: Incident.objects.filter(job=job, state__in=LIVE_INCIDENT).order_by("-opened_at", "-id"), job=TEXT
+)
+
+
+def _loose(signals: Any) -> QuerySet[Signal]:
+    # What was found and is not dealt with when its incident is over is of the one that deals with it.
+    over = Q(incident__state=IncidentState.RESOLVED, settled_at=None)
+    return Signal.objects.filter(Q(incident=None) | over, id__in=signals)
+
+
+_LOOSE: Prepared[Signal] = Prepared(_loose, signals=Several(TEXT))
+_FINDINGS: Prepared[Signal] = Prepared(
+    lambda signals: Signal.objects.filter(id__in=signals).select_related("node").order_by("seen_at", "id"),
+    signals=Several(TEXT),
+)
+_SLOTS_OF: Prepared[tuple[int, str]] = Prepared(
+    lambda incident: Signal.objects.filter(incident=incident)
+    .exclude(replica=None).exclude(kind="outer_error").values_list("replica", "kind"),
+    incident=TEXT,
+)  # fmt: skip
+_ACTS_OF: Prepared[list[dict[str, Any]]] = Prepared(
+    lambda incident: Decision.objects.filter(incident=incident).values_list("actions", flat=True), incident=TEXT
+)
+_BY_RULE: Prepared[str] = Prepared(
+    lambda incident, rule: Decision.objects.filter(incident=incident, rule=rule).values_list("pk", flat=True)[:1],
+    incident=TEXT, rule=TEXT,
+)  # fmt: skip
+
+
+def live_incidents(job: Job) -> list[Incident]:
     """Those of the job about which something is still done, newest first."""
-    return Incident.objects.filter(job=job, state__in=LIVE_INCIDENT).order_by("-opened_at", "-id")
+    return _LIVE(job=job.pk)
 
 
 def need_attention() -> QuerySet[Incident]:
@@ -61,13 +95,13 @@ def incident_for(job: Job | None, decision: plan.Decision, at: datetime) -> Inci
     that is in none. Its findings join it. `at`: when it was decided."""
     if decision.rule in requests.RULES:
         return None
-    rows = list(Signal.objects.filter(id__in=causes.findings_of(decision)).order_by("seen_at", "id"))
+    rows = _FINDINGS(signals=set(causes.findings_of(decision)))
     incident = _known(job, decision, rows) if job is not None else _of_devices(rows)
     if incident is None and opens_incident(decision):
         incident = _open(job, decision, rows, at)
         _join(incident, rows)
     elif incident is not None:
-        known, ended = tuple(map(fact_of, incident.signals.all())), causes.slots_of(decision)
+        known, ended = tuple(map(fact_of, FINDINGS_OF(incident=incident.pk))), causes.slots_of(decision)
         # Another replica that failed and is answered in the same breath is told here too: a decision has one.
         told = [row for row in rows if row.replica in ended or causes.same_cause(known, (fact_of(row),))]
         _join(incident, told if known else rows)
@@ -75,10 +109,10 @@ def incident_for(job: Job | None, decision: plan.Decision, at: datetime) -> Inci
 
 
 def _known(job: Job, decision: plan.Decision, rows: list[Signal]) -> Incident | None:
-    live = list(live_incidents(job))
+    live = live_incidents(job)
     found, slots = tuple(map(fact_of, rows)), causes.slots_of(decision)
     for incident in live:
-        known = tuple(map(fact_of, incident.signals.all()))
+        known = tuple(map(fact_of, FINDINGS_OF(incident=incident.pk)))
         if _is_shared(incident):
             # Of what all of them share only that is told here which rests on it, not another fault of one of them.
             rests_on_it = bool(decision.signal_ids) and {row.id for row in known} >= set(decision.signal_ids)
@@ -97,30 +131,29 @@ def _known(job: Job, decision: plan.Decision, rows: list[Signal]) -> Incident | 
 
 def _of_devices(rows: list[Signal]) -> Incident | None:
     """The unresolved incident, of a job or of none, that has a finding about one of these devices."""
-    for row in rows:
+    for row in (row for row in rows if row.kind in KINDS):
         same = Signal.objects.filter(node_id=row.node_id, device_index=row.device_index, kind__in=KINDS)
         open_still = same.exclude(incident=None).exclude(incident__state=IncidentState.RESOLVED)
         known = open_still.select_related("incident").order_by("-incident__opened_at").first()
-        if known is not None and row.kind in KINDS:
+        if known is not None:
             return known.incident
     return None
 
 
 def slots_of(incident: Incident) -> frozenset[int]:
     """The replica slots of its job that it is about: of a stall that they share none that is only late."""
-    told = incident.signals.exclude(replica=None).exclude(kind="outer_error").values_list("replica", flat=True)
-    if _is_shared(incident):
-        told = told.exclude(kind=RankOverdue.KIND)
-    acts = (action for actions in incident.decisions.values_list("actions", flat=True) for action in actions)
+    late = (RankOverdue.KIND,) if _is_shared(incident) else ()
+    told = {replica for replica, kind in _SLOTS_OF(incident=incident.pk) if kind not in late}
+    acts = (action for actions in _ACTS_OF(incident=incident.pk) for action in actions)
     ended = {
         a["replica"] for a in acts if a["action"] in ("stop_replica", "start_replica", "relieve") or _leaves_out(a)
     }
-    return frozenset(ended | {index for index in told if index is not None})
+    return frozenset(ended | told)
 
 
 def _is_shared(incident: Incident) -> bool:
     """It is a stall of most of the job."""
-    return incident.decisions.filter(rule=common_stall.RULE).exists()
+    return _BY_RULE.first(incident=incident.pk, rule=common_stall.RULE) is not None
 
 
 def _leaves_out(action: dict[str, Any]) -> bool:
@@ -128,11 +161,11 @@ def _leaves_out(action: dict[str, Any]) -> bool:
 
 
 def _join(incident: Incident, rows: list[Signal]) -> None:
-    # What was found and is not dealt with when its incident is over is of the one that deals with it.
-    over = Q(incident__state=IncidentState.RESOLVED, settled_at=None)
-    new = list(Signal.objects.filter(Q(incident=None) | over, id__in=[row.pk for row in rows]))
+    new = _LOOSE(signals=[row.pk for row in rows])
+    if not new:
+        return
     Signal.objects.filter(id__in=[row.pk for row in new]).update(incident=incident)
-    config = policies.of_fleet() if new and not incident.needs_hardware else None
+    config = policies.of_fleet() if not incident.needs_hardware else None
     if config is not None and any(needs_hardware(fact_of(row), config) for row in new):
         Incident.objects.filter(pk=incident.pk).update(needs_hardware=True)
         incident.needs_hardware = True
@@ -180,7 +213,7 @@ def _ordered_at(job: Job | None, decision: plan.Decision) -> datetime | None:
 def progress(incident_id: str | None, *, acted: bool) -> None:
     """Refresh the phases; the first act moves a job's incident to recovering, and one of the
     fleet, whose node takes no new work now, to mitigated."""
-    incident = Incident.objects.filter(pk=incident_id).first()
+    incident = _INCIDENT.first(incident=incident_id) if incident_id is not None else None
     if incident is None:
         return
     if acted and incident.state == IncidentState.OPEN:
@@ -310,7 +343,7 @@ def publish_incident(incident: Incident, kind: str, sentence: str) -> None:
         node_id=incident.node_id or "",
         entity="incident",
         entity_id=incident.id,
-        patch=lambda: incident_summary(Incident.objects.select_related("job", "node").get(pk=incident.pk)),
+        patch=lambda: incident_summary(_INCIDENT.get(incident=incident.pk)),
     )
     if incident.job_id:
         refresh_job(incident.job_id)

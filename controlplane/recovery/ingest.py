@@ -23,7 +23,8 @@ from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
 from controlplane.fleet import services as fleet
 from controlplane.fleet.models import Node
-from controlplane.jobs.models import Job, Rank
+from controlplane.fleet.publish import publish_node
+from controlplane.jobs.models import Job
 from controlplane.jobs.selectors import wanting_nodes
 from controlplane.jobs.services import TERMINAL, wake_job, wake_job_later
 from controlplane.protocol.errors import IdentityMismatch
@@ -31,13 +32,16 @@ from controlplane.protocol.frames import AgentEvent, AgentHello, DeviceLost, Nod
 from controlplane.recovery import deadletter, doubts, hello, identity, signals
 from controlplane.recovery.facts import apply_event, finish
 from controlplane.recovery.heard import Heard
+from controlplane.recovery.row_queries import JOBS_ON
 from controlplane.runtime import counters, events
 from controlplane.runtime.clock import ago
 from controlplane.runtime.locks import lock_row, lock_rows, retrying
 from controlplane.runtime.outages import raise_if_outage
+from controlplane.runtime.prepared import NUMBER, TEXT, Change
 
 OF_ALL_HERE = (XidSeen, DeviceLost, NodeNotice)
 """They concern every job with ranks on the node."""
+_TAKEN_IN = Change(lambda node, seq: (Node.objects.filter(pk=node), {"last_event_seq": seq}), node=TEXT, seq=NUMBER)
 # How often an event is tried by itself before it is put aside.
 TRIES = 3
 # So many events are put aside at once; then other nodes have their turn, and this one resends.
@@ -70,8 +74,7 @@ def open_session(node_id: str, session_id: str, said: AgentHello) -> int:
 
 def _open_session(node_id: str, session_id: str, said: AgentHello) -> int:
     with events.unit_of_work():
-        held = Rank.objects.filter(node_id=node_id, released_at=None)
-        mine = set(held.values_list("replica__attempt__job_id", flat=True))
+        mine = set(JOBS_ON(node=node_id))
         jobs = lock_rows(Job, mine.union(hello.job_ids(node_id, said)))
         node = lock_row(Node, node_id)
         if node is None or node.name != said.node_name:
@@ -92,7 +95,8 @@ def _open_session(node_id: str, session_id: str, said: AgentHello) -> int:
             segment=said.segment,
         )
         fleet.note_revision(node, said.protocol_max)
-        fleet.sync_devices(node, said.devices)
+        if found := fleet.sync_devices(node, said.devices):
+            publish_node(node, "device.found", f"Node {node.name} has {found}.")
         hello.greet(node, jobs, said, greeting, mine)
         dispatch.requeue_of_node(node_id)
         signals.settle(signals_open_silence(node_id), f"node {node.name} is connected again")
@@ -208,7 +212,7 @@ def _apply_events(node_id: str, session_id: str, sent: _Batch) -> Outcome:
         facts = apply_to(node, jobs, [(ago(event.age_s), event) for event in fresh])
         acked = node.last_event_seq + len(fresh)
         if fresh:
-            Node.objects.filter(pk=node_id).update(last_event_seq=acked)
+            _TAKEN_IN(node=node_id, seq=acked)
     return Outcome(acked_seq=acked, resend=gap, resync=resync, steps=facts.points)
 
 
@@ -229,7 +233,8 @@ def apply_to(node: Node, jobs: dict[str, Job], timed: Iterable[tuple[datetime, A
     """Each event with the moment it happened, to rows, in the current unit of work; `node` and
     `jobs` are locked. Raises whatever a handler raises."""
     batch = list(timed)
-    facts = Heard(node=node, jobs=jobs, ranks=identity.ranks_here(node.id, [event for _, event in batch]))
+    facts = Heard(node=node, jobs=jobs, ranks=identity.ranks_here(node, jobs, [event for _, event in batch]))
+    facts.merge.named = identity.steps_of(event for _, event in batch)
     for at, event in batch:
         facts.at = at
         apply_event(facts, event.body)
@@ -266,8 +271,7 @@ def _jobs_touched(node_id: str, batch: tuple[AgentEvent, ...]) -> set[str]:
         answered = Command.objects.filter(pk__in=command_ids).exclude(job=None)
         found |= {job_id for job_id in answered.values_list("job_id", flat=True) if job_id}
     if any(isinstance(event.body, OF_ALL_HERE) for event in batch):
-        here = Rank.objects.filter(node_id=node_id, released_at=None)
-        found |= set(here.values_list("replica__attempt__job_id", flat=True))
+        found |= set(JOBS_ON(node=node_id))
     return found
 
 

@@ -3,6 +3,7 @@
 Steps of a batch are merged first and written once (`recovery.steps`); ranks that told of their speed are scored then.
 """
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +27,12 @@ from controlplane.recovery import numerics, recompute, speed, spikes
 from controlplane.recovery.heard import Heard
 from controlplane.recovery.models import FlushRow, ViewRow
 from controlplane.recovery.row_facts import is_fenced
-from controlplane.runtime import counters
+from controlplane.runtime import bulk, counters
+from controlplane.runtime.prepared import NUMBER, TEXT, Prepared
+
+_VIEW: Prepared[int] = Prepared(
+    lambda job, epoch: ViewRow.objects.filter(job=job, epoch=epoch).values_list("pk", flat=True), job=TEXT, epoch=NUMBER
+)
 
 
 def keep(heard: Heard, job: Job, rank: Rank, said: RankReport) -> None:
@@ -42,12 +48,12 @@ def _step(heard: Heard, job: Job, rank: Rank, said: StepReport) -> None:
 
 def _flush(heard: Heard, job: Job, rank: Rank, said: Flush) -> None:
     """The newest of a rank is its answer."""
-    view = ViewRow.objects.only("pk").get(job=job, epoch=said.epoch)
-    flush = msgspec.to_builtins(said)
-    FlushRow.objects.update_or_create(
-        view=view, replica=said.replica, rank=said.rank, defaults={"flush": flush}, create_defaults={"flush": flush}
-    )
-    FlushRow.objects.filter(view=view, replica=said.replica, rank=said.rank).update(at=heard.at)
+    view, flush = _VIEW.get(job=job.pk, epoch=said.epoch), msgspec.to_builtins(said)
+    known = FlushRow.objects.filter(view=view, replica=said.replica, rank=said.rank)
+    if not known.update(flush=flush, at=heard.at):
+        # The job is locked: nobody else writes one.
+        row = (said.replica, said.rank, json.dumps(flush))
+        bulk.insert(FlushRow, {"view_id": view, "at": heard.at}, ("replica", "rank", "flush"), [row])
 
 
 def _checkpoint(heard: Heard, job: Job, rank: Rank, said: CheckpointReport) -> None:

@@ -3,9 +3,11 @@
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Count, Exists, F, Max, OuterRef, QuerySet, Subquery
+from django.db.models import Count, Exists, F, Max, OuterRef, Q, QuerySet, Subquery
 
 from controlplane.changes.assembly.measured import RECENT, SAVE_LIMIT_S, Saves, Times
+from controlplane.checkpoints.models import Checkpoint
+from controlplane.dispatch.models import Command
 from controlplane.jobs.models import Job, Rank, Replica, StepRecord
 from controlplane.jobs.numbers import COMMITTED_CHECKPOINTS, LOCAL_KIND, calm_steps, spec_of
 from controlplane.policy.timeouts import (
@@ -21,6 +23,8 @@ from controlplane.protocol.states import CheckpointState, CommandState, ReplicaS
 from controlplane.recovery.models import ViewRow
 from controlplane.runtime import windows
 from controlplane.runtime.clock import ago
+from controlplane.runtime.models import ClockStep
+from controlplane.runtime.prepared import MOMENT, TEXT, Prepared, figures_of
 
 RECENT_STEPS = 1000
 """Of a job's millions: what a step takes is read under its lock."""
@@ -28,55 +32,104 @@ RECENT_REPLICAS = 1000
 """As many replicas are looked at for how long starts took."""
 
 
-def times_of(job: Job) -> Times:
-    """For `changes.assembly.measured`."""
-    joined = Exists(Rank.objects.filter(replica=OuterRef("pk"), joined_at__isnull=False))
-    caught_up = Replica.objects.filter(joined, attempt__job=job).exclude(caught_up=None)
+def _joined() -> QuerySet[Rank]:
+    return Rank.objects.filter(replica=OuterRef("pk"), joined_at__isnull=False)
+
+
+def _caught_up(job: Any) -> QuerySet[Replica, Any]:
+    rows = Replica.objects.filter(Exists(_joined()), attempt__job=job).exclude(caught_up=None)
+    return rows.values_list("caught_up", flat=True)
+
+
+def _saved(job: Any) -> QuerySet[Checkpoint, Any]:
+    rows = Checkpoint.objects.filter(job=job, state__in=COMMITTED_CHECKPOINTS, total_s__gt=0).exclude(kind=LOCAL_KIND)
+    return rows.order_by("-step", "-epoch").values_list("total_s", flat=True)[:RECENT]
+
+
+_CAUGHT_UP, _SAVED = Prepared(_caught_up, job=TEXT), Prepared(_saved, job=TEXT)
+
+
+def times_of(job: Job, steps: list[ClockStep] | None = None) -> Times:
+    """For `changes.assembly.measured`. `steps`: of `windows.known`."""
     # 0: it was concluded from its steps, and how long it took is not known.
-    caught = [row["fetch_s"] for row in caught_up.values_list("caught_up", flat=True) if row and row["fetch_s"] > 0.0]
-    saves = job.checkpoints.filter(state__in=COMMITTED_CHECKPOINTS, total_s__gt=0).exclude(kind=LOCAL_KIND)
-    saved = list(saves.order_by("-step", "-epoch").values_list("total_s", flat=True)[:RECENT])
+    caught = [row["fetch_s"] for row in _CAUGHT_UP(job=job.id) if row and row["fetch_s"] > 0.0]
     return Times(
-        steps=calm_steps(job), starts=_starts(job), transfers=caught, saves=saved, setup_limit_s=_setup_limit_s(job)
+        steps=calm_steps(job),
+        starts=_starts(job, windows.known() if steps is None else steps),
+        transfers=caught,
+        saves=_SAVED(job=job.id),
+        setup_limit_s=_setup_limit_s(job),
     )
 
 
-def _starts(job: Job) -> list[float]:
-    """Seconds from a decision until the last rank that it started was in the group, of the newest decisions."""
-    joined = Rank.objects.filter(replica=OuterRef("pk"), joined_at__isnull=False)
-    ranks = windows.whole(joined, windows.RANKS, "replica__created_at", "joined_at")
-    last = Subquery(ranks.order_by("-joined_at").values("joined_at")[:1])
+def _started(job: Any, joined: QuerySet[Rank]) -> QuerySet[Replica, Any]:
+    last = Subquery(joined.order_by("-joined_at").values("joined_at")[:1])
     replicas = Replica.objects.filter(attempt__job=job).annotate(last=last).exclude(last=None)
+    return replicas.order_by("-created_at", "-pk").values_list("created_at", "last")[:RECENT_REPLICAS]
+
+
+_STARTED = Prepared(lambda job: _started(job, _joined()), job=TEXT)
+
+
+def _starts(job: Job, steps: list[ClockStep]) -> list[float]:
+    """Seconds from a decision until the last rank that it started was in the group, of the newest decisions."""
+    if steps:
+        whole = windows.whole(_joined(), windows.RANKS, "replica__created_at", "joined_at", steps)
+        found = list(_started(job, whole))
+    else:
+        found = _STARTED(job=job.id)
     moments: dict[datetime, datetime] = {}
-    for began, ended in replicas.order_by("-created_at", "-pk").values_list("created_at", "last")[:RECENT_REPLICAS]:
+    for began, ended in found:
         if began not in moments and len(moments) == RECENT:
             break
         moments[began] = max(ended, moments.get(began, ended))
     return [(ended - began).total_seconds() for began, ended in moments.items()]
 
 
+def _forming(job: Any) -> QuerySet[Replica, Any]:
+    return Replica.objects.filter(attempt__job=job, state=ReplicaState.FORMING).values_list("pk", flat=True)[:1]
+
+
+_FORMING = Prepared(_forming, job=TEXT)
+
+
 def _setup_limit_s(job: Job) -> float | None:
     """Asked only while a replica is being set up."""
     wanted = spec_of(job).spec.resiliency.timeouts
-    if not setup_grows(wanted) or not Replica.objects.filter(attempt__job=job, state=ReplicaState.FORMING).exists():
+    if not setup_grows(wanted) or not _FORMING(job=job.id):
         return None
     return timeout_of(
         section_timeouts(wanted, Observed(setups=_setups(job), transfer_s=_transfer_s(job))), Section.SETUP
     )
 
 
+def _newest_saves(job: Any, since: Any) -> QuerySet[Any, tuple[Any, ...]]:
+    # The local tier saves all the time and outlives less: it puts off no emergency save.
+    return figures_of(
+        Checkpoint.objects.filter(job=job).exclude(kind=LOCAL_KIND),
+        started=Max("started_at"),
+        committed=Max("committed_at", filter=Q(state__in=COMMITTED_CHECKPOINTS)),
+        writing=Count("pk", filter=Q(state=CheckpointState.WRITING, started_at__gte=since)),
+    )
+
+
+def _emergency(job: Any) -> QuerySet[Any, tuple[Any, ...]]:
+    asked = Command.objects.filter(job=job, kind="request_save", body__save_kind="emergency")
+    return figures_of(asked, at=Max("created_at"))
+
+
+_NEWEST_SAVES, _EMERGENCY = Prepared(_newest_saves, job=TEXT, since=MOMENT), Prepared(_emergency, job=TEXT)
+
+
 def saves_of(job: Job) -> Saves:
     """The newest of each kind."""
-    # The local tier saves all the time and outlives less: it puts off no emergency save.
-    rows = job.checkpoints.exclude(kind=LOCAL_KIND).order_by("-started_at")
-    started = rows.values_list("started_at", flat=True).first()
-    committed = rows.filter(state__in=COMMITTED_CHECKPOINTS).aggregate(at=Max("committed_at"))["at"]
-    asked = job.commands.filter(kind="request_save", body__save_kind="emergency").aggregate(at=Max("created_at"))["at"]
+    started, committed, writing = _NEWEST_SAVES(job=job.id, since=ago(SAVE_LIMIT_S))[0]
+    asked = _EMERGENCY(job=job.id)[0][0]
     return Saves(
         started_s=started.timestamp() if started else None,
         committed_s=committed.timestamp() if committed else None,
         emergency_s=asked.timestamp() if asked else None,
-        writing=rows.filter(state=CheckpointState.WRITING, started_at__gte=ago(SAVE_LIMIT_S)).exists(),
+        writing=writing > 0,
     )
 
 

@@ -1,13 +1,15 @@
 """The restart ledger in rows: written with each decision that climbs a rung, read as budget."""
 
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Any
 
-from django.db.models import Count
+from django.db.models import Count, Q, QuerySet
 
 from controlplane.changes.assembly.counted import Try, idle
 from controlplane.changes.assembly.snapshot import Ledger
-from controlplane.jobs.models import Job, Replica
+from controlplane.checkpoints.models import Checkpoint
+from controlplane.jobs.models import Attempt, Job, Replica
 from controlplane.jobs.numbers import COMMITTED_CHECKPOINTS, spec_of
 from controlplane.policy.budget import Entry, Rung
 from controlplane.policy.snapshot import JobSnapshot
@@ -15,7 +17,9 @@ from controlplane.protocol.states import UNFIT, ReplicaState
 from controlplane.recovery import counts
 from controlplane.recovery.models import Decision, Restart
 from controlplane.runtime import windows
-from controlplane.runtime.clock import iso
+from controlplane.runtime.clock import ago, iso
+from controlplane.runtime.models import ClockStep
+from controlplane.runtime.prepared import MOMENT, NUMBER, TEXT, Prepared, figures_of
 
 Json = dict[str, Any]
 MAX_ENTRIES = 200
@@ -39,22 +43,50 @@ def write(job: Job, row: Decision, snapshot: JobSnapshot, entered: Iterable[Entr
     )
 
 
-def ledger_of(job: Job) -> Ledger:
-    """What is charged."""
-    charged = counts.restarts().filter(job=job)
-    return Ledger(
-        restarts=charged.count(),
-        in_window=windows.within(charged, "at", spec_of(job).spec.resiliency.budget.window_s).count(),
-        evictions=Replica.objects.filter(attempt__job=job, state=ReplicaState.EVICTED).count(),
-    )
+def _charged(job: Any) -> QuerySet[Restart]:
+    return counts.restarts().filter(job=job)
+
+
+def _charged_since(job: Any, since: Any) -> QuerySet[Any, tuple[Any, ...]]:
+    return figures_of(_charged(job), all=Count("pk"), of_window=Count("pk", filter=Q(at__gte=since)))
+
+
+def _evicted(job: Any) -> QuerySet[Any, tuple[Any, ...]]:
+    return figures_of(Replica.objects.filter(attempt__job=job, state=ReplicaState.EVICTED), number=Count("pk"))
+
+
+_CHARGED, _EVICTED = Prepared(_charged_since, job=TEXT, since=MOMENT), Prepared(_evicted, job=TEXT)
+
+
+def ledger_of(job: Job, steps: list[ClockStep] | None = None) -> Ledger:
+    """What is charged. `steps`: of `windows.known`, which who asks often reads once."""
+    steps = windows.known() if steps is None else steps
+    window_s = spec_of(job).spec.resiliency.budget.window_s
+    restarts, in_window = _CHARGED(job=job.id, since=ago(window_s))[0]
+    if steps:
+        in_window = windows.within(_charged(job), "at", window_s, steps).count()
+    return Ledger(restarts=restarts, in_window=in_window, evictions=_EVICTED(job=job.id)[0][0])
+
+
+def _attempts(job: Any) -> QuerySet[Attempt, tuple[int, int, str, datetime | None]]:
+    rows = Attempt.objects.filter(job=job).order_by("-number")
+    return rows.values_list("number", "resume_step", "end_code", "ended_at")
+
+
+def _saved(job: Any, attempt: Any, step: Any) -> QuerySet[Checkpoint, Any]:
+    rows = Checkpoint.objects.filter(job=job, attempt=attempt, step__gt=step, state__in=COMMITTED_CHECKPOINTS)
+    return rows.values_list("pk", flat=True)[:1]
+
+
+_ATTEMPTS = Prepared(_attempts, job=TEXT)
+_SAVED = Prepared(_saved, job=TEXT, attempt=NUMBER, step=NUMBER)
 
 
 def tries_of(job: Job) -> Iterator[Try]:
     """Newest first, each as far as it is asked for."""
-    for attempt in job.attempts.order_by("-number"):
-        newer = job.checkpoints.filter(attempt=attempt.number, step__gt=attempt.resume_step)
-        saved = attempt.end_code != UNFIT and newer.filter(state__in=COMMITTED_CHECKPOINTS).exists()
-        yield Try(ended=attempt.ended_at is not None, end_code=attempt.end_code, saved=saved)
+    for number, resume_step, end_code, ended_at in _ATTEMPTS(job=job.id):
+        saved = end_code != UNFIT and bool(_SAVED(job=job.id, attempt=number, step=resume_step))
+        yield Try(ended=ended_at is not None, end_code=end_code, saved=saved)
 
 
 def job_budget(job: Job) -> Json:

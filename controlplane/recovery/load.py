@@ -6,10 +6,11 @@ waits); when that is away the readings are None and the policy is told it is bli
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import cast
 
 import msgspec
-from django.db.models import Max, OuterRef, Q, Subquery
+from django.db.models import Count, Max, OuterRef, Q, QuerySet, Subquery
 
 from controlplane.changes.assembly.counted import MAX_REFUSED_READ, MAX_REISSUES_READ, Announced
 from controlplane.changes.assembly.nodes import suspect_devices
@@ -25,10 +26,11 @@ from controlplane.changes.assembly.snapshot import (
     bars_found,
     snapshot_of,
 )
+from controlplane.checkpoints.models import Checkpoint
 from controlplane.fleet.models import Device, Node
 from controlplane.jobs import environment
-from controlplane.jobs.models import Attempt, Job, JobPace, Rank, RankSpeed
-from controlplane.jobs.numbers import LOCAL_KIND
+from controlplane.jobs.models import Attempt, Job, JobPace, Rank, RankSpeed, StepRecord
+from controlplane.jobs.numbers import LOCAL_KIND, NEWEST_ATTEMPT
 from controlplane.jobs.selectors import device_index, lives_of
 from controlplane.policy import bars
 from controlplane.policy import snapshot as facts
@@ -55,9 +57,11 @@ from controlplane.recovery import (
 from controlplane.recovery.load_devices import device_counts, enrolled, of_nodes
 from controlplane.recovery.load_nodes import own_facts
 from controlplane.recovery.load_replicas import slots_of
-from controlplane.recovery.models import Decision, ViewRow
-from controlplane.runtime import bus
+from controlplane.recovery.models import Decision, FlushRow, Incident, ViewRow
+from controlplane.runtime import shards, windows
 from controlplane.runtime.clock import now
+from controlplane.runtime.models import ClockStep
+from controlplane.runtime.prepared import MOST, NUMBER, TEXT, Prepared, Several, figures_of
 
 MAX_BARS_READ = 200
 NEWEST_STEPS = 20
@@ -67,10 +71,10 @@ NEWEST_STEPS = 20
 def load_snapshot(job: Job) -> facts.JobSnapshot:
     """Everything the policy may know about this job now. Of the fleet beyond the job's own nodes nothing yet:
     what a rule asks of it `recovery.load_candidates` answers."""
-    moment = now()
-    attempt = job.attempts.order_by("-number").first()
+    moment, steps = now(), windows.known()
+    attempt = NEWEST_ATTEMPT.first(job=job.id)
     view = _newest_view(job, attempt)
-    readings = cast("Mapping[str, Reading]", bus.read_live(f"job:{job.id}") or {})
+    readings = cast("Mapping[str, Reading]", shards.read_whole(f"job:{job.id}"))
     membership = _membership(view)
     replicas = replicas_of(slots_of(attempt, readings), membership.view if membership else None)
     opened = spikes.with_losses(map(signals.fact_of, signals.open_for(job.id)), attempt)
@@ -91,9 +95,9 @@ def load_snapshot(job: Job) -> facts.JobSnapshot:
         bars=bars,
         checkpoints=_checkpoint_facts(job),
         saves=learned.saves_of(job),
-        times=learned.times_of(job),
-        ledger=ledger.ledger_of(job),
-        fleet=_fleet(),
+        times=learned.times_of(job, steps),
+        ledger=ledger.ledger_of(job, steps),
+        fleet=_fleet(steps),
         requests=asked.of_job(job),
         queue=load_queue.place_of(job, yielded=attempt.yielded if attempt is not None else 0),
         recommended=recommended.of_attempt(job, attempt),
@@ -101,28 +105,42 @@ def load_snapshot(job: Job) -> facts.JobSnapshot:
     return snapshot_of(parts)
 
 
-def _fleet() -> Fleet:
-    closed = disruption.closings()
-    named = disruption.suspicions(closed)
+_DEVICE_NUMBER = Prepared(lambda: figures_of(enrolled(Device.objects.all()), number=Count("pk")))
+
+
+def _fleet(steps: list[ClockStep]) -> Fleet:
+    """`steps`: of `windows.known`."""
+    closed = disruption.closings(steps)
+    named = disruption.suspicions(closed, steps)
     sizes = device_counts({node_id for node_id, index in named if index is None})
     clock_set_s, clock_step_s = health_gate.clock_step()
     suspect_nodes = {node_id for node_id, _ in suspect_devices(named, sizes)}
     return Fleet(
-        acts=disruption.recent_acts(closed),
+        acts=disruption.recent_acts(closed, steps),
         named=named,
-        devices=enrolled(Device.objects.all()).count(),
+        devices=_DEVICE_NUMBER()[0][0],
         sizes=sizes,
         clock_set_s=clock_set_s,
         clock_step_s=clock_step_s,
         elsewhere=Elsewhere(segments=_segments_of(suspect_nodes), divided=_is_divided()),
-        disruption=disruption.counted(closed),
+        disruption=disruption.counted(closed, steps),
     )
 
 
+def _steps_at(job: object) -> QuerySet[StepRecord, datetime]:
+    rows = StepRecord.objects.filter(job=job).order_by("-attempt", "-step")
+    return rows.values_list("at", flat=True)[:NEWEST_STEPS]
+
+
+_STEPS_AT = Prepared(_steps_at, job=TEXT)
+_OPENED_AT = Prepared(
+    lambda job: figures_of(Incident.objects.filter(job=job, state__in=LIVE_INCIDENT), at=Max("opened_at")), job=TEXT
+)
+
+
 def _job_fact(job: Job) -> facts.JobFact:
-    newest = job.steps.order_by("-attempt", "-step").values_list("at", flat=True)[:NEWEST_STEPS]
-    progressed = max(newest, default=None)
-    opened = job.incidents.filter(state__in=LIVE_INCIDENT).aggregate(at=Max("opened_at"))["at"]
+    progressed = max(_STEPS_AT(job=job.id), default=None)
+    opened = _OPENED_AT(job=job.id)[0][0]
     spec = environment.told_to_policy(job)
     training_s, fired = _schedule_position(job) if is_scheduled(spec.resiliency.faults) else (None, 0)
     limited = spec.scheduling.time_limit_s > 0.0
@@ -174,21 +192,41 @@ def _attempt_fact(attempt: Attempt | None) -> facts.AttemptFact | None:
     )
 
 
+def _older_end_codes(job: object, number: object) -> QuerySet[Attempt, str]:
+    rows = Attempt.objects.filter(job=job, number__lt=number).order_by("-number")
+    return rows.values_list("end_code", flat=True)[: MAX_REFUSED_READ - 1]
+
+
+_OLDER_END_CODES = Prepared(_older_end_codes, job=TEXT, number=NUMBER)
+
+
 def _end_codes(attempt: Attempt | None) -> Iterator[str]:
     """Newest first. Few jobs have one that makes the older ones be read."""
     if attempt is not None:
         yield attempt.end_code
-        older = attempt.job.attempts.filter(number__lt=attempt.number).order_by("-number")
-        yield from older.values_list("end_code", flat=True)[: MAX_REFUSED_READ - 1]
+        yield from _OLDER_END_CODES(job=attempt.job_id, number=attempt.number)
+
+
+def _views_of(job: object, attempt: object) -> QuerySet[ViewRow]:
+    return ViewRow.objects.filter(job=job, attempt=attempt).order_by("-epoch")
+
+
+_NEWEST_VIEW = Prepared(lambda **of: _views_of(**of)[:1], job=TEXT, attempt=NUMBER)
+_ANNOUNCED = Prepared(
+    lambda **of: _views_of(**of).values_list("view", "resumed_at")[:MAX_REISSUES_READ], job=TEXT, attempt=NUMBER
+)
 
 
 def _newest_view(job: Job, attempt: Attempt | None) -> ViewRow | None:
     if attempt is None:
         return None
-    newest = ViewRow.objects.filter(job=job, attempt=attempt.number).order_by("-epoch").first()
+    newest = _NEWEST_VIEW.first(job=job.id, attempt=attempt.number)
     # Each view takes the job's epoch. A job ahead of its views was set back: its ranks are in
     # one that is not known here, and get a new one.
     return newest if newest is not None and newest.epoch >= job.epoch else None
+
+
+_FLUSHES = Prepared(lambda view: FlushRow.objects.filter(view=view).values_list("flush", flat=True), view=NUMBER)
 
 
 def _membership(view: ViewRow | None) -> Membership | None:
@@ -199,14 +237,14 @@ def _membership(view: ViewRow | None) -> Membership | None:
         since_s=view.announced_at.timestamp(),
         install=msgspec.convert(view.install, Install) if view.install else None,
         installed_s=view.ordered_at.timestamp() if view.ordered_at else None,
-        flushes=[msgspec.convert(row.flush, Flush) for row in view.flush_rows.all()],
+        flushes=[msgspec.convert(flush, Flush) for flush in _FLUSHES(view=view.pk)],
     )
 
 
 def _views(job: Job, attempt: Attempt | None) -> Iterator[Announced]:
     if attempt is not None:
-        rows = ViewRow.objects.filter(job=job, attempt=attempt.number).order_by("-epoch")[:MAX_REISSUES_READ]
-        yield from (Announced(row.view["members"], row.resumed_at is not None) for row in rows)
+        for view, resumed_at in _ANNOUNCED(job=job.id, attempt=attempt.number):
+            yield Announced(view["members"], resumed_at is not None)
 
 
 def _lives(attempt: Attempt | None) -> bool:
@@ -229,13 +267,20 @@ def owned_devices(only: Collection[str] | None = None) -> frozenset[tuple[str | 
     return frozenset(of_nodes(rows, "node_id", only).values_list("node_id", device_index()))
 
 
-def _bars(job: Job) -> tuple[facts.BarFact, ...]:
-    """Places that ends of the job's own ranks accuse, the newest; the policy says how long."""
+def _accusing(job: object) -> QuerySet[Rank, tuple[int, int, str, int | None, int | None, datetime | None]]:
     codes = {code for code in range(-64, 256) if bars.accuses(code)}
     told = Q(exit_code__in=codes) | Q(exit_signal__in=[-code for code in codes if code < 0])
-    rows = Rank.objects.filter(told, replica__attempt__job=job, released_at__isnull=False)
-    columns = ("replica_id", "rank", "node_id", "exit_code", "exit_signal", "released_at")
-    ended = list(rows.order_by("-released_at").values_list(*columns)[:MAX_BARS_READ])
+    rows = Rank.objects.filter(told, replica__attempt__job=job, released_at__isnull=False).order_by("-released_at")
+    columns = rows.values_list("replica_id", "rank", "node_id", "exit_code", "exit_signal", "released_at")
+    return columns[:MAX_BARS_READ]
+
+
+_ACCUSING = Prepared(_accusing, job=TEXT)
+
+
+def _bars(job: Job) -> tuple[facts.BarFact, ...]:
+    """Places that ends of the job's own ranks accuse, the newest; the policy says how long."""
+    ended = _ACCUSING(job=job.id)
     beside = _beside({row[0] for row in ended}, {row[2] for row in ended})
     ends = []
     for replica_id, rank, node_id, exit_code, exit_signal, released_at in ended:
@@ -246,30 +291,52 @@ def _bars(job: Job) -> tuple[facts.BarFact, ...]:
     return bars_found(ends, _slow_bars(job))
 
 
-def _slow_bars(job: Job) -> Iterator[facts.BarFact]:
-    """Devices under ranks that were slow beside their peers when they left, by their last scoring."""
+def _slow_left(job: object) -> QuerySet[RankSpeed, tuple[str, str, str, int, datetime]]:
     left = (ReplicaState.EVICTED, ReplicaState.ENDED)
     rows = RankSpeed.objects.filter(rank__replica__attempt__job=job, rank__replica__state__in=left)
     rows = rows.exclude(straggler="").order_by("-rank__replica__state_since")
     columns = ("straggler", "cause", "rank__node_id", "rank__device__index", "rank__replica__state_since")
-    for score, cause, node_id, index, left_at in rows.values_list(*columns)[:MAX_BARS_READ]:
+    return rows.values_list(*columns)[:MAX_BARS_READ]
+
+
+_SLOW_LEFT = Prepared(_slow_left, job=TEXT)
+
+
+def _slow_bars(job: Job) -> Iterator[facts.BarFact]:
+    """Devices under ranks that were slow beside their peers when they left, by their last scoring."""
+    for score, cause, node_id, index, left_at in _SLOW_LEFT(job=job.id):
         if bars.is_slow(score, cause):
             yield bars.of_slow(node_id, index, since_s=left_at.timestamp())
 
 
+def _beside_them(replicas: object, nodes: object) -> QuerySet[Rank, tuple[int, int, str, int]]:
+    rows = Rank.objects.filter(replica_id__in=replicas, node_id__in=nodes).order_by("rank")
+    return rows.values_list("replica_id", "rank", "node_id", device_index())
+
+
+_BESIDE = Prepared(_beside_them, replicas=Several(NUMBER), nodes=Several(TEXT))
+assert MAX_BARS_READ <= MOST, "so many replicas and nodes are asked for at once"
+
+
 def _beside(replicas: set[int], nodes: set[str]) -> Mapping[tuple[int, str], list[facts.Placement]]:
     """Where the ranks of each of these replicas are, by replica and node."""
-    rows = Rank.objects.filter(replica_id__in=replicas, node_id__in=nodes).order_by("rank")
     found: dict[tuple[int, str], list[facts.Placement]] = defaultdict(list)
-    for replica_id, rank, node_id, index in rows.values_list("replica_id", "rank", "node_id", device_index()):
+    for replica_id, rank, node_id, index in _BESIDE(replicas=replicas, nodes=nodes):
         found[replica_id, node_id].append(facts.Placement(rank=rank, node_id=node_id, device_index=index))
     return found
 
 
-def _checkpoint_facts(job: Job) -> list[facts.CheckpointFact]:
+def _ladder(job: object) -> QuerySet[Checkpoint]:
     gone = [str(state) for state in OFF_THE_LADDER]
     begun = Attempt.objects.filter(job_id=OuterRef("job_id"), number=OuterRef("attempt"))
-    rows = job.checkpoints.exclude(state__in=gone).order_by("-step", "-epoch")[:MAX_CHECKPOINTS]
+    rows = Checkpoint.objects.filter(job=job).exclude(state__in=gone).order_by("-step", "-epoch")
+    return rows.annotate(begun_at=Subquery(begun.values("resume_step")[:1]))[:MAX_CHECKPOINTS]
+
+
+_LADDER = Prepared(_ladder, job=TEXT)
+
+
+def _checkpoint_facts(job: Job) -> list[facts.CheckpointFact]:
     return [
         facts.CheckpointFact(
             id=row.id,
@@ -284,8 +351,13 @@ def _checkpoint_facts(job: Job) -> list[facts.CheckpointFact]:
             begun_at=row.begun_at or 0,
             suspect_step=row.suspect_step,
         )
-        for row in rows.annotate(begun_at=Subquery(begun.values("resume_step")[:1]))
+        for row in _LADDER(job=job.id)
     ]
+
+
+_SEGMENTS = Prepared(
+    lambda: Node.objects.filter(revoked_at=None).order_by().values_list("segment", flat=True).distinct()[:2]
+)
 
 
 def _segments_of(node_ids: Collection[str]) -> dict[str, str]:
@@ -297,8 +369,7 @@ def _segments_of(node_ids: Collection[str]) -> dict[str, str]:
 
 def _is_divided() -> bool:
     """The nodes of the fleet are not all in one segment."""
-    names = Node.objects.filter(revoked_at=None).order_by().values_list("segment", flat=True).distinct()
-    return len(names[:2]) > 1
+    return len(_SEGMENTS()) > 1
 
 
 def segments() -> dict[str, str]:

@@ -8,7 +8,7 @@ such hash, rows are read. Reads alone.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from django.db import connection
@@ -21,10 +21,11 @@ from controlplane.jobs.models import Rank
 from controlplane.policy.snapshot import DeviceFact
 from controlplane.runtime.lasting import Lasting
 from controlplane.runtime.pieces import batched
+from controlplane.runtime.prepared import MOST, TEXT, Prepared, Several
 from controlplane.scheduling.models import SpareReservation
 
 M = TypeVar("M", bound=Model)
-NODES_A_QUERY = 500
+NODES_A_QUERY = MOST
 FEW_NODES = 256
 """Of so few their rows are read, which is no more work than their sums."""
 MAX_DEVICES_KEPT = 500_000
@@ -62,7 +63,13 @@ class _Key(NamedTuple):
 
 def of_nodes(rows: QuerySet[M], field: str, only: Collection[str] | None) -> QuerySet[M]:
     """Those of the rows whose `field` names one of the nodes; all of them where that would be a long text."""
-    return rows if only is None or len(only) > NODES_A_QUERY else rows.filter(**{f"{field}__in": sorted(only)})
+    named = few(only)
+    return rows if named is None else rows.filter(**{f"{field}__in": named})
+
+
+def few(only: Collection[str] | None) -> list[str] | None:
+    """These nodes in order, where a query names them; None: it reads all."""
+    return None if only is None or len(only) > NODES_A_QUERY else sorted(only)
 
 
 def devices_of(only: Collection[str] | None) -> Mapping[str, Sequence[DeviceFact]]:
@@ -98,29 +105,49 @@ def _unreleased() -> QuerySet[Rank]:
     return Rank.objects.filter(released_at=None)
 
 
+def _spare_rows(nodes: Any = None) -> QuerySet[SpareReservation, tuple[str, str]]:
+    rows = SpareReservation.objects.order_by("device_id")
+    rows = rows if nodes is None else rows.filter(device__node_id__in=nodes)
+    return rows.values_list("device__node_id", "device_id")
+
+
+_SPARES_OF = Prepared(_spare_rows, nodes=Several(TEXT))
+
+
 def _spares(only: Collection[str] | None = None) -> Mapping[str, list[str]]:
-    found: dict[str, list[str]] = defaultdict(list)
-    rows = of_nodes(SpareReservation.objects.order_by("device_id"), "device__node_id", only)
-    for node_id, device_id in rows.values_list("device__node_id", "device_id"):
+    found, named = defaultdict[str, list[str]](list), few(only)
+    for node_id, device_id in _spare_rows() if named is None else _SPARES_OF(nodes=named):
         found[node_id].append(device_id)
     return found
 
 
+_HELD_OF = Prepared(
+    lambda nodes: _unreleased().filter(node_id__in=nodes).values_list("device_id", flat=True), nodes=Several(TEXT)
+)
+_DEVICES_OF = Prepared(
+    lambda nodes: Device.objects.filter(node_id__in=nodes).order_by("index").values_list(*_COLUMNS),
+    nodes=Several(TEXT),
+)
+
+
 def _read(only: Collection[str] | None, *, keep: bool = False) -> Mapping[str, Sequence[DeviceFact]]:
     """Row by row; `keep`: for the next load too."""
-    ranks = of_nodes(_unreleased(), "node_id", only)
-    rows = of_nodes(Device.objects.order_by("index"), "node_id", only)
-    spares = _spares(only)
+    spares, named = _spares(only), few(only)
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     if keep:
+        ranks = of_nodes(_unreleased(), "node_id", only)
+        rows = of_nodes(Device.objects.order_by("index"), "node_id", only)
         holders: dict[str, str] = {}
         for node_id, device_id, hashed in ranks.annotate(hashed=_HELD).values_list("node_id", "device_id", "hashed"):
             holders[device_id] = node_id
             sums[node_id][1] += hashed
         held: Collection[str] = holders
-        columns: QuerySet[Any, Any] = rows.annotate(hashed=_DEVICE).values_list(*_COLUMNS, "hashed")
+        columns: Iterable[Any] = rows.annotate(hashed=_DEVICE).values_list(*_COLUMNS, "hashed")
+    elif named is not None:
+        held, columns = set(_HELD_OF(nodes=named)), _DEVICES_OF(nodes=named)
     else:
-        held, columns = set(ranks.values_list("device_id", flat=True)), rows.values_list(*_COLUMNS)
+        held = set(_unreleased().values_list("device_id", flat=True))
+        columns = Device.objects.order_by("index").values_list(*_COLUMNS)
     reserved = {device_id for its in spares.values() for device_id in its}
     mine = [row for row in columns if only is None or row[0] in only]
     resets = {row[1]: row[9].timestamp() for row in mine if row[9] is not None}
@@ -135,10 +162,18 @@ def _read(only: Collection[str] | None, *, keep: bool = False) -> Mapping[str, S
     return found
 
 
+def _device_counts(rows: QuerySet[Device]) -> QuerySet[Device, tuple[str, int]]:
+    counts = enrolled(rows).order_by().values_list("node_id").annotate(number=Count("pk"))
+    return counts.values_list("node_id", "number")
+
+
+_COUNTS_OF = Prepared(lambda nodes: _device_counts(Device.objects.filter(node_id__in=nodes)), nodes=Several(TEXT))
+
+
 def device_counts(only: Collection[str] | None = None) -> Mapping[str, int]:
     """How many devices each node of the fleet has, by id; `only` these."""
-    rows = of_nodes(enrolled(Device.objects.all()), "node_id", only).order_by()
-    return dict(rows.values_list("node_id").annotate(number=Count("pk")).values_list("node_id", "number"))
+    named = few(only)
+    return dict(_device_counts(Device.objects.all()) if named is None else _COUNTS_OF(nodes=named))
 
 
 def enrolled(rows: QuerySet[Device]) -> QuerySet[Device]:

@@ -5,7 +5,7 @@ only of nodes in part in use and of those that a finding names. Called by `load_
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from django.db.models import Count, Q
+from django.db.models import Count, Q, QuerySet
 
 from controlplane.changes.assembly.queue import usable_and_free
 from controlplane.fleet.models import Device, Node
@@ -23,8 +23,26 @@ from controlplane.recovery.load_devices import NODES_A_QUERY, devices_of
 from controlplane.recovery.models import Signal
 from controlplane.runtime.clock import now_s
 from controlplane.runtime.pieces import batched
+from controlplane.runtime.prepared import Prepared
 
 SILENT = "node_silent"
+
+
+def _open_nodes() -> QuerySet[Node, tuple[str, bool]]:
+    rows = Node.objects.filter(revoked_at=None, state__in=[str(state) for state in PLACEABLE])
+    return rows.order_by("id").values_list("id", "connected")
+
+
+def _by_model() -> QuerySet[Device, tuple[str, str, int, int]]:
+    good = Count("pk", filter=Q(healthy=True, present=True))
+    return Device.objects.order_by().values_list("node_id", "model").annotate(number=Count("pk"), good=good)
+
+
+def _accusing() -> QuerySet[Signal]:
+    return Signal.objects.filter(job=None, settled_at=None, node__isnull=False, kind__in=[SILENT, *findings.KINDS])
+
+
+_OPEN_NODES, _BY_MODEL, _ACCUSING = Prepared(_open_nodes), Prepared(_by_model), Prepared(_accusing)
 
 
 def lenders(
@@ -37,9 +55,7 @@ def lenders(
     silent, named = accused()
     out = silent | signals.node_checks().keys()
     sizes, usable = _devices()
-    states = [str(state) for state in PLACEABLE]
-    rows = Node.objects.filter(revoked_at=None, state__in=states).order_by("id").values_list("id", "connected")
-    up = (node_id for node_id, connected in rows if node_id in away or (connected and node_id not in out))
+    up = (node_id for node_id, connected in _OPEN_NODES() if node_id in away or (connected and node_id not in out))
     open_ids = [node_id for node_id in up if node_id in usable]
     mixed = {n for n in open_ids if n in named or (used.get(n, 0) and n not in reserved and used.get(n, 0) < sizes[n])}
     read = _read(mixed)
@@ -69,11 +85,10 @@ def _read(node_ids: Collection[str]) -> Mapping[str, Sequence[DeviceFact]]:
 
 def accused() -> tuple[set[str], dict[str, frozenset[int]]]:
     """(nodes that are not heard, devices by node on which nothing is started while a finding is open)."""
-    rows = Signal.objects.filter(job=None, settled_at=None, node__isnull=False, kind__in=[SILENT, *findings.KINDS])
     policy = policies.of_fleet()
     silent: set[str] = set()
     named: dict[str, set[int]] = defaultdict(set)
-    for row in rows:
+    for row in _ACCUSING():
         if row.kind == SILENT or (row.device_index is None and findings.accuses(signals.fact_of(row), policy)):
             silent.add(row.node_id or "")
         elif row.device_index is not None and findings.accuses(signals.fact_of(row), policy):
@@ -85,9 +100,7 @@ def _devices() -> tuple[Mapping[str, int], Mapping[str, dict[str, int]]]:
     """(how many in all, how many that are healthy by model), by node id."""
     sizes: dict[str, int] = defaultdict(int)
     usable: dict[str, dict[str, int]] = defaultdict(dict)
-    good = Count("pk", filter=Q(healthy=True, present=True))
-    rows = Device.objects.order_by().values_list("node_id", "model").annotate(number=Count("pk"), good=good)
-    for node_id, model, number, fit in rows:
+    for node_id, model, number, fit in _BY_MODEL():
         sizes[node_id] += number
         if fit:
             usable[node_id][model] = fit

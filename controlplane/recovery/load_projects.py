@@ -5,16 +5,25 @@ from collections.abc import Iterable
 from controlplane.access.project_models import Project
 from controlplane.changes.assembly.queue import used_by_project
 from controlplane.policy.queue.rows import Share
+from controlplane.runtime.prepared import Prepared
+
+_WITH_QUOTA = Prepared(lambda: Project.objects.filter(quota_gpus__isnull=False).order_by("name"))
+_ANY_QUOTA = Prepared(lambda: Project.objects.filter(quota_gpus__isnull=False).values_list("pk")[:1])
 
 
 def any_quota() -> bool:
     """Some project has one."""
-    return Project.objects.filter(quota_gpus__isnull=False).exists()
+    return bool(_ANY_QUOTA())
+
+
+def has_quota(project: str) -> bool:
+    """This one has."""
+    return Project.objects.filter(name=project, quota_gpus__isnull=False).exists()
 
 
 def shares_of(jobs: Iterable[tuple[str, int, int, int]]) -> tuple[Share, ...]:
     """Every project with a quota. `jobs`: see `used_by_project`, of all that have devices."""
-    rows = list(Project.objects.filter(quota_gpus__isnull=False).order_by("name"))
+    rows = _WITH_QUOTA()
     if not rows:
         return ()
     used = used_by_project(jobs)

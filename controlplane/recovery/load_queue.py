@@ -7,10 +7,11 @@ alone.
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
-from django.db.models import Count, Min
+from django.db.models import Count, Min, QuerySet
 
 from controlplane.access.rights import EVERYTHING, Rights
 from controlplane.changes.assembly.queue import (
@@ -26,11 +27,13 @@ from controlplane.fleet import ends, reservations
 from controlplane.jobs import environment
 from controlplane.jobs.models import Attempt, Job, JobPace, Rank, Replica
 from controlplane.policies import selectors as policies
+from controlplane.policy.asked import Again
 from controlplane.policy.queue import until
 from controlplane.policy.queue.demand import first_demand
 from controlplane.policy.queue.ends import limited_s, over_s
 from controlplane.policy.queue.place import QueuePlace
 from controlplane.policy.queue.rows import Demand, Holder, Pending, QueueConfig, QueueFleet, config_of
+from controlplane.policy.queue.schedule import again as placed_again
 from controlplane.policy.queue.schedule import growth, schedule
 from controlplane.policy.queue.words import place_of as place_in
 from controlplane.policy.rules.lifecycle import parked_words
@@ -39,12 +42,14 @@ from controlplane.protocol.states import QUEUED_JOB, AttemptState, JobState
 from controlplane.recovery import stakes
 from controlplane.recovery.load_devices import NODES_A_QUERY
 from controlplane.recovery.load_lenders import lenders
-from controlplane.recovery.load_projects import any_quota, shares_of
+from controlplane.recovery.load_projects import any_quota, has_quota, shares_of
 from controlplane.recovery.load_specs import Kept, specs_of
 from controlplane.recovery.stakes import recent_of
 from controlplane.recovery.unseen import as_seen_by, as_seen_from
-from controlplane.runtime.clock import now_s
+from controlplane.runtime.clock import now, now_s
+from controlplane.runtime.locks import lock_fleet
 from controlplane.runtime.pieces import batched
+from controlplane.runtime.prepared import MOMENT, NUMBER, TEXT, Prepared, Several
 from controlplane.scheduling.models import SpareReservation
 
 NOBODY = "job_dry_run"
@@ -55,7 +60,7 @@ def place_of(job: Job, *, yielded: int = 0) -> QueuePlace | None:
     replicas do not run for now; where it trains that is where one more would stand."""
     if job.state == JobState.RUNNING and yielded and (kept := specs_of([job.id]).get(job.id)) is not None:
         queue, fleet = as_seen_from(job.project, waiting(), load_fleet())
-        return place_in(growth(queue, fleet, config(), now_s(), _grower(job, kept)), job.id)
+        return place_in(growth(queue, fleet, config(), now_s(), _begun_as(job, kept, kept.grows)), job.id)
     if job.state not in QUEUED_JOB or job.cancel_requested:
         return None
     if not (_others_wait(job) or _outranks(job) or any_quota()):
@@ -65,13 +70,31 @@ def place_of(job: Job, *, yielded: int = 0) -> QueuePlace | None:
     return place_in(schedule(queue, fleet, config(), now_s()), job.id)
 
 
+def again(job: Job, *, lock: bool = False) -> Again | None:
+    """What its project's quota has for a job that runs and is placed again at once; None: its project has none. `lock`:
+    the fleet is locked for that, as for any start, so that nobody else starts on the same quota until the commit."""
+    kept = specs_of([job.id]).get(job.id) if has_quota(job.project) else None
+    if kept is None:
+        return None
+    if lock:
+        lock_fleet()
+    queue, fleet = as_seen_from(job.project, waiting(), load_fleet(without=job.id))
+    return placed_again(queue, fleet, config(), now_s(), _begun_as(job, kept, kept.later))
+
+
 def config() -> QueueConfig:
     """Of the fleet's policy."""
     return config_of(policies.of_fleet())
 
 
+_OUTRANKED = Prepared(
+    lambda priority: Job.objects.filter(state=JobState.RUNNING, priority__lt=priority).values_list("pk")[:1],
+    priority=NUMBER,
+)
+
+
 def _outranks(job: Job) -> bool:
-    return Job.objects.filter(state=JobState.RUNNING, priority__lt=job.priority).exists()
+    return bool(_OUTRANKED(priority=job.priority))
 
 
 def place_of_new(document: JobSpec, rights: Rights = EVERYTHING) -> QueuePlace | None:
@@ -101,24 +124,27 @@ def demand_of_new(spec: TrainSpec) -> Demand:
     return msgspec.structs.replace(first_demand(spec), over_s=expected_s)
 
 
-def _grower(job: Job, kept: Kept) -> Pending:
-    """One replica more of a job that runs."""
+def _begun_as(job: Job, kept: Kept, demand: Demand) -> Pending:
+    """A job that runs, with what it takes more, or anew."""
     return Pending(
         id=job.id,
         name=job.name,
         priority=job.priority,
         submitted_s=job.created_at.timestamp(),
-        demand=kept.grows,
+        demand=demand,
         project=job.project,
         preemptible=kept.preemptible,
     )
 
 
+_OTHERS = Prepared(lambda job: _pending().exclude(pk=job).values_list("pk")[:1], job=TEXT)
+
+
 def _others_wait(job: Job) -> bool:
-    return _pending().exclude(pk=job.pk).exists()
+    return bool(_OTHERS(job=job.pk))
 
 
-def _pending() -> Any:
+def _pending() -> QuerySet[Job]:
     return Job.objects.filter(state__in=QUEUED_JOB, cancel_requested=False)
 
 
@@ -127,10 +153,12 @@ def waiting_count() -> int:
     return int(_pending().count())
 
 
+_WAITING = Prepared(lambda: _pending().values_list("id", "name", "priority", "created_at", "project"))
+
+
 def waiting() -> list[Pending]:
     """Every pending job."""
-    columns = ("id", "name", "priority", "created_at", "project")
-    found = list(_pending().values_list(*columns))
+    found = _WAITING()
     kept = specs_of([row[0] for row in found])
     rows = [row for row in found if row[0] in kept]
     placed = _end_codes()
@@ -154,10 +182,15 @@ def waiting() -> list[Pending]:
     ]
 
 
-def load_fleet(queue: Iterable[Pending] = ()) -> QueueFleet:
-    """Nodes that take work and who holds devices; with what those would lose that this queue outranks."""
-    held, spares = _held(), _spares()
-    reserved = dict(SpareReservation.objects.order_by().values_list("device__node_id", "job_id").distinct())
+_RESERVED = Prepared(lambda: SpareReservation.objects.order_by().values_list("device__node_id", "job_id").distinct())
+
+
+def load_fleet(queue: Iterable[Pending] = (), *, without: str = "") -> QueueFleet:
+    """Nodes that take work and who holds devices; with what those would lose that this queue outranks. `without`: id of
+    a job that is counted as having nothing; "": of none."""
+    held = [here for here in _held() if here.job_id != without]
+    spares = [kept for kept in _SPARES() if kept[1] != without]
+    reserved = dict(_RESERVED())
     highest = max((job.priority for job in queue if not job.held), default=None)
     projects = shares_of(_counted(held, spares))
     borrowers = {share.name for share in projects if share.quota is not None and share.used > share.quota}
@@ -171,7 +204,7 @@ def load_fleet(queue: Iterable[Pending] = ()) -> QueueFleet:
 
 def used() -> Mapping[str, int]:
     """Devices that count for each project now, also for one without a quota: the same figures as in `load_fleet`."""
-    return used_by_project(_counted(_held(), _spares()))
+    return used_by_project(_counted(_held(), _SPARES()))
 
 
 def _counted(held: Sequence["_Here"], spares: Iterable[tuple[str, str, int]]) -> Iterable[tuple[str, int, int, int]]:
@@ -197,22 +230,27 @@ class _Here(NamedTuple):
     replica: int = 0
 
 
-def _count(rows: Any, node: str, owner: str) -> list[tuple[str, Any, int]]:
-    return list(rows.order_by().values_list(node, owner).annotate(number=Count("pk")))
+def _count(rows: QuerySet[Any], node: str, owner: str) -> QuerySet[Any, tuple[str, Any, int]]:
+    return rows.order_by().values_list(node, owner).annotate(number=Count("pk"))
 
 
-def _spares() -> list[tuple[str, str, int]]:
-    """(node, job, devices) of nodes that are spares. What a job keeps that waits to be placed again is nobody else's
-    until it has ended."""
-    return _count(SpareReservation.objects.exclude(job__state__in=QUEUED_JOB), "device__node_id", "job_id")
+_SPARES = Prepared(
+    lambda: _count(SpareReservation.objects.exclude(job__state__in=QUEUED_JOB), "device__node_id", "job_id")
+)
+"""(node, job, devices) of nodes that are spares. What a job keeps that waits to be placed again is nobody else's until
+it has ended."""
+_HELD = Prepared(lambda: _count(Rank.objects.filter(released_at=None), "node_id", "replica_id"))
+_JOBS_OF = Prepared(
+    lambda lives: Replica.objects.filter(pk__in=lives).values_list("pk", "attempt__job_id"), lives=Several(NUMBER)
+)
 
 
 def _held() -> list[_Here]:
     """Counted by replica first: a rank's row is joined with nothing."""
-    rows = _count(Rank.objects.filter(released_at=None), "node_id", "replica_id")
+    rows = _HELD()
     jobs: dict[int, str] = {}
     for some in batched(sorted({replica for _, replica, _ in rows}), NODES_A_QUERY):
-        jobs |= dict(Replica.objects.filter(pk__in=some).values_list("pk", "attempt__job_id"))
+        jobs |= dict(_JOBS_OF(lives=some))
     return [_Here(node_id, jobs[replica], number, replica) for node_id, replica, number in rows if replica in jobs]
 
 
@@ -292,18 +330,29 @@ def _begun(job_ids: Collection[str]) -> Mapping[str, float]:
     return {job_id: at.timestamp() for job_id, at in rows} if job_ids else {}
 
 
+def _placed() -> QuerySet[Attempt, tuple[str, str, datetime]]:
+    rows = Attempt.objects.filter(job__state__in=QUEUED_JOB).order_by("-number")
+    return rows.values_list("job_id", "end_code", "started_at")
+
+
+_PLACED = Prepared(_placed)
+
+
 def _end_codes() -> Mapping[str, list[tuple[str, float]]]:
     """Of each pending job that has been placed before: (end code, when it was placed), the newest first."""
     found: dict[str, list[tuple[str, float]]] = defaultdict(list)
-    rows = Attempt.objects.filter(job__state__in=QUEUED_JOB).order_by("-number")
-    for job_id, code, at in rows.values_list("job_id", "end_code", "started_at"):
+    for job_id, code, at in _PLACED():
         found[job_id].append((code, at.timestamp()))
     return found
 
 
+_ENDS = Prepared(lambda at: ends.holding(at).order_by().values_list("pk")[:1], at=MOMENT)
+_RESERVATIONS = Prepared(lambda at: reservations.holding(at).order_by().values_list("pk")[:1], at=MOMENT)
+
+
 def _ends_count() -> bool:
     """Some node is known to leave, or is reserved: who is over before may start there."""
-    return ends.holding().exists() or reservations.holding().exists()
+    return bool(_ENDS(at=now()) or _RESERVATIONS(at=now()))
 
 
 def _over(jobs: Mapping[str, Kept], placed: Mapping[str, list[tuple[str, float]]]) -> Mapping[str, float | None]:
@@ -322,14 +371,18 @@ def _over(jobs: Mapping[str, Kept], placed: Mapping[str, list[tuple[str, float]]
     }
 
 
+def _preempted() -> QuerySet[Job]:
+    return _pending().filter(state=JobState.PREEMPTED)
+
+
+_PREEMPTED = Prepared(lambda: _preempted().values_list("id", "name", "parked_by"))
+_LEAVING = Prepared(lambda: _preempted().filter(attempts__state=AttemptState.STOPPING).values_list("id", flat=True))
+
+
 def _kept_back() -> Mapping[str, str]:
     """Preempted jobs that a person parked, and those whose ranks still save and leave."""
-    waiting = _pending().filter(state=JobState.PREEMPTED)
-    found = {
-        job_id: parked_words(name, by) for job_id, name, by in waiting.values_list("id", "name", "parked_by") if by
-    }
-    leaving = waiting.filter(attempts__state=AttemptState.STOPPING).values_list("id", flat=True)
-    return dict.fromkeys(leaving, LEAVING) | found
+    found = {job_id: parked_words(name, by) for job_id, name, by in _PREEMPTED() if by}
+    return dict.fromkeys(_LEAVING(), LEAVING) | found
 
 
 def _held_up(ends: Mapping[str, list[tuple[str, float]]], with_env: Collection[str]) -> Mapping[str, str]:

@@ -18,10 +18,16 @@ from controlplane.policy.snapshot import Placement
 from controlplane.protocol.states import RankState, ReplicaState
 from controlplane.runtime.lasting import Lasting
 from controlplane.runtime.pieces import batched
+from controlplane.runtime.prepared import MOST, NUMBER, Prepared, Several
 
-REPLICAS_A_QUERY = 500
+REPLICAS_A_QUERY = MOST
 MAX_RANKS_KEPT = 500_000
 _places: Lasting[tuple[Placement, ...]] = Lasting(MAX_RANKS_KEPT)
+
+
+_REPLICAS = Prepared(
+    lambda attempt: Replica.objects.filter(attempt=attempt).order_by("index", "-incarnation"), attempt=NUMBER
+)
 
 
 def slots_of(attempt: Attempt | None, readings: Mapping[str, Reading]) -> list[Slot]:
@@ -29,7 +35,7 @@ def slots_of(attempt: Attempt | None, readings: Mapping[str, Reading]) -> list[S
     if attempt is None:
         return []
     slots: dict[int, list[Replica]] = defaultdict(list)
-    for row in attempt.replica_rows.order_by("index", "-incarnation"):
+    for row in _REPLICAS(attempt=attempt.pk):
         slots[row.index].append(row)
     rows = [lives[0] for _, lives in sorted(slots.items())]
     counts = _counts(rows)
@@ -81,9 +87,7 @@ def _readings(row: Replica, placements: Sequence[Placement], readings: Mapping[s
     return [readings.get(prefix + str(place.rank)) for place in placements]
 
 
-def _counts(rows: Iterable[Replica]) -> Mapping[int, Ranks]:
-    """By replica row. They are named, so that the plan is a look into one index: told as "whose newer life
-    does not exist", this read once outlasted PostgreSQL's limit of 15 s."""
+def _counted(lives: object) -> QuerySet[Rank, tuple[int, ...]]:
     exited = Q(state=RankState.EXITED)
     asked = {
         "world_size": Count("pk"),
@@ -91,12 +95,29 @@ def _counts(rows: Iterable[Replica]) -> Mapping[int, Ranks]:
         "exited": Count("pk", filter=exited),
         "released": Count("released_at"),
     }
+    ranks = Rank.objects.filter(replica_id__in=lives).order_by().values_list("replica_id")
+    return ranks.annotate(**asked).values_list("replica_id", *Ranks._fields)
+
+
+_COUNTED = Prepared(_counted, lives=Several(NUMBER))
+
+
+def _counts(rows: Iterable[Replica]) -> Mapping[int, Ranks]:
+    """By replica row. They are named, so that the plan is a look into one index: told as "whose newer life
+    does not exist", this read once outlasted PostgreSQL's limit of 15 s."""
     found = {row.pk: Ranks() for row in rows}
     for some in batched(found.copy(), REPLICAS_A_QUERY):
-        ranks = Rank.objects.filter(replica_id__in=some).order_by().values_list("replica_id")
-        for pk, *numbers in ranks.annotate(**asked).values_list("replica_id", *Ranks._fields):
+        for pk, *numbers in _COUNTED(lives=some):
             found[pk] = Ranks(*numbers)
     return found
+
+
+def _left(lives: object) -> QuerySet[Rank, tuple[int, int]]:
+    rows = Rank.objects.filter(replica_id__in=lives).exclude(released_at=None).order_by("rank")
+    return rows.values_list("replica_id", "rank")
+
+
+_LEFT = Prepared(_left, lives=Several(NUMBER))
 
 
 def _released(counts: Mapping[int, Ranks]) -> Mapping[int, tuple[int, ...]]:
@@ -104,10 +125,17 @@ def _released(counts: Mapping[int, Ranks]) -> Mapping[int, tuple[int, ...]]:
     partly = [pk for pk, ranks in counts.items() if 0 < ranks.released < ranks.world_size]
     found: dict[int, list[int]] = defaultdict(list)
     for some in batched(partly, REPLICAS_A_QUERY):
-        gone = Rank.objects.filter(replica_id__in=some).exclude(released_at=None).order_by("rank")
-        for pk, rank in gone.values_list("replica_id", "rank"):
+        for pk, rank in _LEFT(lives=some):
             found[pk].append(rank)
     return {pk: tuple(ranks) for pk, ranks in found.items()}
+
+
+def _places_of(lives: object) -> QuerySet[Rank, tuple[int, int, str, int]]:
+    rows = Rank.objects.filter(replica_id__in=lives).order_by("replica_id", "rank")
+    return rows.values_list("replica_id", "rank", "node_id", device_index())
+
+
+_PLACES = Prepared(_places_of, lives=Several(NUMBER))
 
 
 def _placements(
@@ -118,10 +146,8 @@ def _placements(
     keys = {row.pk: (*slot, row.index, row.incarnation, row.created_at, counts[row.pk].world_size) for row in rows}
     found = {pk: kept for pk, key in keys.items() if (kept := _places.get(key)) is not None}
     read: dict[int, list[Placement]] = defaultdict(list)
-    ranks = Rank.objects.order_by("replica_id", "rank")
     for some in batched((pk for pk in keys if pk not in found), REPLICAS_A_QUERY):
-        columns = ranks.filter(replica_id__in=some).values_list("replica_id", "rank", "node_id", device_index())
-        for pk, rank, node_id, index in columns:
+        for pk, rank, node_id, index in _PLACES(lives=some):
             read[pk].append(Placement(rank=rank, node_id=node_id, device_index=index))
         for pk in some:
             found[pk] = tuple(read.pop(pk, ()))

@@ -16,7 +16,7 @@ from typing import Any
 
 from django.db.models import Count, Max, QuerySet
 
-from controlplane.jobs.models import Replica
+from controlplane.jobs.models import Rank, Replica
 from controlplane.policy.signals import BY_KIND
 from controlplane.recovery import course
 from controlplane.recovery.models import Decision, FlushRow, Incident, Signal, ViewRow
@@ -24,6 +24,7 @@ from controlplane.runtime import windows
 from controlplane.runtime.clock import iso, now
 from controlplane.runtime.logs import get
 from controlplane.runtime.models import ClockStep
+from controlplane.runtime.prepared import NUMBER, TEXT, Prepared, figures_of
 
 ORDERED_RULE = "ordered_eviction"
 MEMBERSHIP = frozenset(
@@ -35,6 +36,34 @@ MEMBERSHIP = frozenset(
 """Acts that change who trains."""
 MAX_ROWS = 100
 """Of views and incarnations after a decision, only the first matter."""
+FINDINGS_OF: Prepared[Signal] = Prepared(lambda incident: Signal.objects.filter(incident=incident), incident=TEXT)
+_DECISIONS: Prepared[Decision] = Prepared(
+    lambda incident: Decision.objects.filter(incident=incident, routine=False).defer("snapshot").order_by("at", "id"),
+    incident=TEXT,
+)
+
+
+def _since(job: Any, epoch: Any) -> QuerySet[ViewRow]:
+    return ViewRow.objects.filter(job_id=job, epoch__gt=epoch).order_by("epoch")
+
+
+_VIEW_SINCE: Prepared[ViewRow] = Prepared(lambda job, epoch: _since(job, epoch)[:1], job=TEXT, epoch=NUMBER)
+_INSTALLED_SINCE: Prepared[ViewRow] = Prepared(
+    lambda job, epoch: _since(job, epoch).exclude(installed_at=None)[:1], job=TEXT, epoch=NUMBER
+)
+_RESUMED_SINCE: Prepared[datetime] = Prepared(
+    lambda job, epoch: _since(job, epoch).exclude(resumed_at=None).values_list("resumed_at", flat=True)[:MAX_ROWS],
+    job=TEXT, epoch=NUMBER,
+)  # fmt: skip
+_CAME_UP: Prepared[Any] = Prepared(
+    lambda replica: figures_of(
+        Rank.objects.filter(replica=replica),
+        of=Count("pk"),
+        started=Count("started_at"), started_last=Max("started_at"),
+        joined=Count("joined_at"), joined_last=Max("joined_at"),
+    ),
+    replica=NUMBER,
+)  # fmt: skip
 _log = get(__name__)
 
 
@@ -108,8 +137,7 @@ def began_before_s(signal: Signal) -> float:
 
 
 def _moments(incident: Incident, clock: Clock) -> Moments:
-    signals = list(Signal.objects.filter(incident=incident))
-    decisions = Decision.objects.filter(incident=incident, routine=False).defer("snapshot").order_by("at", "id")
+    signals, decisions = FINDINGS_OF(incident=incident.pk), _DECISIONS(incident=incident.pk)
     decided = min(decisions, key=lambda row: clock.moment(row.at).real, default=None)
     moments: Moments
     if decided is not None and decided.rule == ORDERED_RULE:
@@ -147,17 +175,16 @@ def _began(incident: Incident, signals: list[Signal], decided: Decision | None, 
 def _view_moments(incident: Incident, decided: Decision, clock: Clock) -> Moments:
     """The first view that the decision led to and that was installed (else the first). The step
     that training went on with may be of the next one, when a joiner was quicker than the step."""
-    views = ViewRow.objects.filter(job_id=incident.job_id, epoch__gt=decided.epoch_before).order_by("epoch")
-    view = views.exclude(installed_at=None).first() or views.first()
+    since = {"job": incident.job_id, "epoch": decided.epoch_before}
+    view = _INSTALLED_SINCE.first(**since) or _VIEW_SINCE.first(**since)
     if view is None:
         return {}
     flushed = FlushRow.objects.filter(view=view) if view.install else FlushRow.objects.none()
-    resumed = views.exclude(resumed_at=None).values_list("resumed_at", flat=True)
     return {
         "view_announced": clock.moment(view.announced_at),
         "all_flushed": clock.last(flushed, "at"),
         "view_installed": clock.first([view.installed_at]),
-        "first_commit": clock.first(resumed[:MAX_ROWS]),
+        "first_commit": clock.first(_RESUMED_SINCE(**since)),
     }
 
 
@@ -175,11 +202,17 @@ def _replica_moments(incident: Incident, decided: Decision, clock: Clock) -> Mom
         replica = rows.filter(created_at__gte=decided.at).order_by("created_at").first()
     if replica is None:
         return {}
-    return {
-        "replica_started": clock.last(replica.ranks.all(), "started_at"),
-        "replica_joined": clock.last(replica.ranks.all(), "joined_at"),
-        "caught_up": clock.first([_caught_up_at(replica)]),
-    }
+    started, joined = _came_up(replica, clock)
+    return {"replica_started": started, "replica_joined": joined, "caught_up": clock.first([_caught_up_at(replica)])}
+
+
+def _came_up(replica: Replica, clock: Clock) -> tuple[Moment | None, Moment | None]:
+    """When the last of its ranks was started, and when the last joined."""
+    if clock.steps:
+        rows = Rank.objects.filter(replica=replica)
+        return clock.last(rows, "started_at"), clock.last(rows, "joined_at")
+    of, started, started_at, joined, joined_at = _CAME_UP.first(replica=replica.pk) or (0, 0, None, 0, None)
+    return (clock.first([started_at]) if started == of else None), (clock.first([joined_at]) if joined == of else None)
 
 
 def _caught_up_at(replica: Replica) -> datetime | None:

@@ -1,5 +1,6 @@
 """Incidents, decisions and signals as the API and the events' patches show them."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from controlplane.dispatch import selectors as dispatch
@@ -64,6 +65,16 @@ def pending_certificate(step: int) -> Json:
         "repeated": None,
         "generated_at": None,
     }
+
+
+def decision_summaries(decisions: Iterable[Decision]) -> list[Json]:
+    """`decision_summary` of each; the commands are read for all of them at once."""
+    rows = list(decisions)
+    commands = dispatch.of_decisions([row.id for row in rows])
+    return [
+        decision_summary(row, commands=False) | {"commands": [command_summary(each) for each in commands[row.id]]}
+        for row in rows
+    ]
 
 
 def decision_summary(row: Decision, *, commands: bool = True) -> Json:

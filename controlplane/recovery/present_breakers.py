@@ -1,9 +1,10 @@
 """Breakers as the API, the page and the events' patches show them."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Count, QuerySet
 
 from controlplane.changes.assembly.counted import WINDOW_S
 from controlplane.jobs.models import Rank
@@ -14,6 +15,7 @@ from controlplane.recovery.disruption_models import Breaker
 from controlplane.recovery.models import Decision
 from controlplane.runtime.clock import iso
 
+Json = dict[str, Any]
 HOLD = "hold"
 """The choice of a decision that leaves it to people."""
 
@@ -23,34 +25,54 @@ def newest() -> QuerySet[Breaker]:
     return Breaker.objects.order_by("-opened_at", "-id")
 
 
-def open_ones() -> list[dict[str, Any]]:
+def open_ones() -> list[Json]:
     """For the overview."""
-    return [breaker_summary(row) for row in Breaker.objects.filter(closed_at=None).order_by("segment")]
+    return breaker_summaries(list(Breaker.objects.filter(closed_at=None).order_by("segment")))
 
 
-def breaker_summary(row: Breaker) -> dict[str, Any]:
+def breaker_summary(row: Breaker) -> Json:
     """One that is open, or was, with what waits for it: jobs of which something was held, and their devices."""
+    return breaker_summaries([row])[0]
+
+
+def breaker_summaries(rows: Sequence[Breaker]) -> list[Json]:
+    """`breaker_summary` of each, in two queries for all of them."""
+    held = _held_by(rows)
+    placed = Rank.objects.filter(released_at=None, replica__attempt__job__in=set().union(*held.values()))
+    waiting = placed.exclude(replica__attempt__job__state__in=TERMINAL_JOB).order_by()
+    by_job = waiting.values("replica__attempt__job_id").annotate(gpus=Count("pk"))
+    gpus = dict(by_job.values_list("replica__attempt__job_id", "gpus"))
+    return [
+        {
+            "id": row.id,
+            "code": row.code,
+            "segment": row.segment,
+            "reason": row.reason,
+            "opened_at": iso(row.opened_at),
+            "decision_id": row.decision_id,
+            "closed_at": iso(row.closed_at),
+            "closed_by": row.closed_by,
+            "close_reason": row.close_reason,
+            "held_jobs": len(held[row.id]),
+            "held_gpus": sum(gpus.get(job_id, 0) for job_id in held[row.id]),
+            "capabilities": capabilities.breaker(row.closed_by),
+        }
+        for row in rows
+    ]
+
+
+def _held_by(rows: Sequence[Breaker]) -> dict[str, set[str]]:
+    """Of each breaker, by its id, the jobs of which something was held while it was open."""
+    found: dict[str, set[str]] = {row.id: set() for row in rows}
+    if not rows:
+        return found
     # A job's pass may meet the cap before the fleet's opens the breaker for it.
-    since = row.opened_at - timedelta(seconds=WINDOW_S)
-    held = Decision.objects.filter(
-        rule=replica_failure.RULE, choice=HOLD, at__gte=since, job__isnull=False, evidence__segment=row.segment
+    since = {row.id: row.opened_at - timedelta(seconds=WINDOW_S) for row in rows}
+    holds = Decision.objects.filter(
+        rule=replica_failure.RULE, choice=HOLD, at__gte=min(since.values()), job__isnull=False
     )
-    if row.closed_at is not None:
-        held = held.filter(at__lte=row.closed_at)
-    jobs = set(held.order_by().values_list("job_id", flat=True).distinct())
-    placed = Rank.objects.filter(released_at=None, replica__attempt__job__in=jobs)
-    waiting = placed.exclude(replica__attempt__job__state__in=TERMINAL_JOB)
-    return {
-        "id": row.id,
-        "code": row.code,
-        "segment": row.segment,
-        "reason": row.reason,
-        "opened_at": iso(row.opened_at),
-        "decision_id": row.decision_id,
-        "closed_at": iso(row.closed_at),
-        "closed_by": row.closed_by,
-        "close_reason": row.close_reason,
-        "held_jobs": len(jobs),
-        "held_gpus": waiting.count(),
-        "capabilities": capabilities.breaker(row.closed_by),
-    }
+    for job_id, at, segment in holds.order_by().values_list("job_id", "at", "evidence__segment"):
+        for row in rows:
+            if segment == row.segment and since[row.id] <= at and (row.closed_at is None or at <= row.closed_at):
+                found[row.id].add(job_id)
+    return found

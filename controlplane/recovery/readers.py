@@ -29,6 +29,7 @@ from controlplane.recovery.row_facts import answered_of
 from controlplane.recovery.rows import JobRows
 from controlplane.runtime import events
 from controlplane.runtime.locks import lock_row
+from controlplane.runtime.prepared import TEXT, Prepared, Several
 
 KIND = "verify_checkpoint"
 REVISION = 3
@@ -36,21 +37,35 @@ REVISION = 3
 MAX_HOLDERS = 8
 """Of a job's nodes so many are considered at a time."""
 
+_SAVE: Prepared[Checkpoint] = Prepared(lambda save: Checkpoint.objects.filter(pk=save), save=TEXT)
+_NODE: Prepared[Node] = Prepared(lambda node: Node.objects.filter(removed_at=None, pk=node), node=TEXT)
+_AT_WORK: Prepared[str] = Prepared(
+    lambda nodes: Command.objects.filter(kind=KIND, state__in=LIVE, node_id__in=nodes)
+    .values_list("node_id", flat=True),
+    nodes=Several(TEXT),
+)  # fmt: skip
+
 
 class ReadingRows(JobRows):
     """Of a job, whose row is locked before what belongs to it, as everywhere."""
 
     def saved(self, save_id: str) -> Save | None:
         """With what this machine knows of it."""
-        return _save_of(lock_row(Checkpoint, save_id))
+        return self._save_of(lock_row(Checkpoint, save_id))
 
     def save_of(self, reader: str) -> Save | None:
         """There is one at most."""
-        return _save_of(Checkpoint.objects.select_for_update().filter(reader=reader).first())
+        return self._save_of(Checkpoint.objects.select_for_update().filter(reader=reader).first())
+
+    def _save_of(self, row: Checkpoint | None) -> Save | None:
+        """Of the job that is locked no second row is read."""
+        if row is not None and self._job is not None and row.job_id == self._job.pk:
+            row.job = self._job
+        return _save_of(row)
 
     def holders(self, save_id: str) -> Sequence[policy.Holder]:
         """As the rows are now."""
-        return _holders(Checkpoint.objects.get(pk=save_id))
+        return _holders(_SAVE.get(save=save_id))
 
     def readings(self, save_id: str) -> Sequence[Reading]:
         """By id."""
@@ -61,7 +76,7 @@ class ReadingRows(JobRows):
                 row.detail,
                 self.verdict(row.data) if row.state == CommandState.SUCCEEDED else None,
             )
-            for row in _orders(Checkpoint.objects.get(pk=save_id))
+            for row in _orders(_SAVE.get(save=save_id))
         ]
 
     def verdict(self, data: str) -> Verdict | None:
@@ -152,11 +167,10 @@ def _holders(row: Checkpoint) -> list[policy.Holder]:
     ours = Q(pk=row.written_on) | Q(ranks__replica__attempt__job_id=row.job_id) | Q(pk__in=asked)
     mine = nodes.filter(ours).distinct()
     here = list(mine.filter(connected=True).order_by("id")[: MAX_HOLDERS + len(asked)])
-    writer = nodes.filter(pk=row.written_on).first()
+    writer = _NODE.first(node=row.written_on)
     away = [writer] if writer is not None and not writer.connected else list(mine.filter(connected=False)[:1])
     known = {node.pk: node for node in (*filter(None, (writer,)), *here, *away)}
-    at_work = Command.objects.filter(kind=KIND, state__in=LIVE, node_id__in=list(known))
-    busy = set(at_work.values_list("node_id", flat=True))
+    busy = set(_AT_WORK(nodes=known))
     told = {order.node_id for order in orders if order.state == CommandState.SUCCEEDED}
     return [
         policy.Holder(

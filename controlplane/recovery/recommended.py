@@ -20,6 +20,7 @@ from controlplane.protocol.states import IncidentState, Mode, Verdict
 from controlplane.recovery.models import Decision
 from controlplane.runtime import beats
 from controlplane.runtime.clock import iso
+from controlplane.runtime.prepared import TEXT, Prepared
 
 MOST = 50
 """Of an attempt, the newest."""
@@ -27,22 +28,29 @@ _SHOWN = ("who", "verdict", "reason", "at")
 NO_RECOMMENDATION = "it is no recommendation: nobody is asked"
 
 
+def _of_attempt(job: Any, begins: Any) -> QuerySet[Decision]:
+    rows = Decision.objects.filter(job=job, mode=Mode.RECOMMEND, key__startswith=begins).order_by("-id")
+    return rows.only(*_READ)[:MOST]
+
+
+_READ = ("key", "at", "verdict", "verdicts")
+_OF_ATTEMPT = Prepared(_of_attempt, job=TEXT, begins=TEXT)
+
+
 def of_attempt(job: Job, attempt: Attempt | None) -> tuple[Recommendation, ...]:
     """Of the newest attempt. A countdown counts only while one and the same sentinel leads: nobody could object to what
     was recommended by a control plane that was away."""
     number = attempt.number if attempt is not None else 0
-    rows = Decision.objects.filter(job=job, mode=Mode.RECOMMEND, key__startswith=f"{number}:").order_by("-id")
-    return _facts(rows[:MOST])
+    return _facts(_OF_ATTEMPT(job=job.id, begins=f"{number}:"))
 
 
 def of_fleet(most: int) -> tuple[Recommendation, ...]:
     """About the fleet, the newest, but of incidents that are over."""
     rows = Decision.objects.filter(job=None, mode=Mode.RECOMMEND).exclude(incident__state=IncidentState.RESOLVED)
-    return _facts(rows.order_by("-id")[:most])
+    return _facts(list(rows.only(*_READ).order_by("-id")[:most]))
 
 
-def _facts(rows: QuerySet[Decision]) -> tuple[Recommendation, ...]:
-    found = list(rows.only("key", "at", "verdict", "verdicts"))
+def _facts(found: list[Decision]) -> tuple[Recommendation, ...]:
     since = beats.led_since() if found else None
     return tuple(
         Recommendation(

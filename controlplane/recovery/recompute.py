@@ -23,6 +23,7 @@ from controlplane.fleet.models import Node
 from controlplane.jobs.models import Attempt, Job, Rank, Replica, StepRecord
 from controlplane.jobs.numbers import numbers_of, spec_of
 from controlplane.jobs.services import TERMINAL
+from controlplane.jobs.step_rows import has_state_hashes, whole, with_parts
 from controlplane.policy import recompute as policy
 from controlplane.policy.recompute import Asked, Computed, Installed, Numbers, Told, Unclear
 from controlplane.policy.snapshot import LIVE_REPLICA
@@ -180,7 +181,7 @@ def _begin(incident: Incident) -> Recomputation | None:
         id=new_id("rec"), incident=incident, job=job, attempt=attempt.number, from_step=base.step, path=base.path,
         ranks=ranks_per_replica(msgspec.convert(attempt.layout, Parallelism)),
     )  # fmt: skip
-    steps = [step.step for step in after_it if step.parameter_hashes] or [step.step for step in after_it]
+    steps = [step.step for step in after_it if has_state_hashes(step)] or [step.step for step in after_it]
     row.why = keeping.why_gone(incident, base) or _sample(row, steps)
     row.save(force_insert=True)
     if not row.why:
@@ -262,7 +263,8 @@ def _order(row: Recomputation, incident: Incident) -> None:
 
 def _after(job: Job, attempt: Attempt, ended: Mark) -> list[StepRecord]:
     """The steps of this attempt that were committed after the recovery and are told whole."""
-    rows = list(StepRecord.objects.filter(ended.after(), job=job, attempt=attempt.number).order_by("step")[:MAX_STEPS])
+    found = StepRecord.objects.filter(ended.after(), job=job, attempt=attempt.number).order_by("step")
+    rows = with_parts(found[:MAX_STEPS])
     while rows and windows.age_s(rows[-1].at) < SETTLE_S:
         rows.pop()
     return rows
@@ -291,7 +293,7 @@ def _newest(job: Job, first: int, last: int) -> list[StepRecord]:
     """Each step from the newest attempt that trained it, in order."""
     rows = StepRecord.objects.filter(job=job, step__gte=first, step__lte=last).order_by("attempt", "step")
     found = {row.step: row for row in rows}
-    return [found[step] for step in sorted(found)]
+    return whole(found[step] for step in sorted(found))
 
 
 def _ids(step: StepRecord) -> dict[int, tuple[int, ...]]:

@@ -5,7 +5,7 @@ the sentinel (the net) and by tests; the job's row lock makes any number of call
 
 0. Look without the lock: most wake-ups tell nothing that asks for a decision. Rows that change
    under this look ring again after their commit, so that what it missed is seen next time.
-1. Lock the job; end an attempt whose processes are all gone.
+1. Lock the job; end an attempt whose processes are all gone, also of a job that is over.
 2. Load the snapshot, decide, apply each decision that was not made before, commit.
 3. Behind the commit: start what those decisions start in the slots that they emptied.
 4. Look again, up to MAX_PASSES, as one decision may make the next possible.
@@ -17,8 +17,8 @@ import time
 from django.db import IntegrityError
 
 from controlplane.checkpoints.services import distrust_if_outside
-from controlplane.jobs.models import Job
-from controlplane.jobs.services import TERMINAL
+from controlplane.jobs.models import Attempt, Job
+from controlplane.jobs.services import JOB, TERMINAL
 from controlplane.policies import selectors as policies
 from controlplane.policy.errors import PolicyError
 from controlplane.policy.plan import Decision, PlaceAttempt, Plan
@@ -32,13 +32,24 @@ from controlplane.runtime.clock import after, from_s, now, now_s
 from controlplane.runtime.errors import Conflict
 from controlplane.runtime.locks import lock_fleet, lock_row, retrying
 from controlplane.runtime.logs import get
+from controlplane.runtime.prepared import MOMENT, TEXT, Prepared
 
 MAX_PASSES = 8
 RETRY_S = 0.5
 FAULT_RETRY_S = 5.0
+LEFT_RETRY_S = 5.0
+"""A job that is over is looked at so often while its attempt has not ended: nothing wakes it when a node goes out of
+reach with its last processes."""
 # One placement at a time while a gang is sought; elsewhere the constraint on held devices is enough.
 PLACES = QUEUED_JOB | STARTING_JOB | {JobState.RECOVERING}
 
+_DUE: Prepared[str] = Prepared(
+    lambda job, moment: Job.objects.filter(pk=job, due_at__lte=moment).values_list("pk", flat=True),
+    job=TEXT, moment=MOMENT,
+)  # fmt: skip
+_STOPPING: Prepared[int] = Prepared(
+    lambda job: Attempt.objects.filter(job=job, state=AttemptState.STOPPING).values_list("pk", flat=True)[:1], job=TEXT
+)
 _log = get(__name__)
 
 
@@ -66,13 +77,13 @@ def reconcile_job(job_id: str, *, sure: bool = False) -> int:
 
 def is_due(job_id: str) -> bool:
     """It was rung, or its moment has come, and nobody has looked since."""
-    return Job.objects.filter(pk=job_id, due_at__lte=now()).exists()
+    return _DUE.first(job=job_id, moment=now()) is not None
 
 
 def _nothing_to_decide(job_id: str) -> bool:
     """A look without locks; it writes nothing but when to look next."""
-    job = Job.objects.filter(pk=job_id).first()
-    if job is None or job.state in TERMINAL or job.attempts.filter(state=AttemptState.STOPPING).exists():
+    job = JOB.first(job=job_id)
+    if job is None or job.state in TERMINAL or _STOPPING.first(job=job_id) is not None:
         return False
     try:
         _, plan = decided(load_snapshot(job), job, policies.of_job(job_id))
@@ -97,7 +108,8 @@ def _locked_pass(job_id: str) -> tuple[int, list[Behind]]:
             return 0, []
         settle_stopping(job)
         if job.state in TERMINAL:
-            Job.objects.filter(pk=job_id).update(due_at=None)
+            left = job.attempts.filter(state=AttemptState.STOPPING).exists()
+            Job.objects.filter(pk=job_id).update(due_at=after(LEFT_RETRY_S) if left else None)
             return 0, []
         if job.state in PLACES:
             lock_fleet()
@@ -128,7 +140,7 @@ def _one_pass(job: Job) -> tuple[Plan, int, list[Behind]]:
     """Load, decide, apply; (plan, decisions that were new, those whose starts follow)."""
     snapshot, by = load_snapshot(job), policies.in_force(job.id)
     begin = time.monotonic()
-    snapshot, plan = decided(snapshot, job, by.config)
+    snapshot, plan = decided(snapshot, job, by.config, locked=True)
     decide_s = time.monotonic() - begin
     made, behind = 0, list[Behind]()
     new = [decision for decision in plan.decisions if not already_taken(job, decision)]

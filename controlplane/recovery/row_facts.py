@@ -24,6 +24,7 @@ from controlplane.protocol.states import (
     RequestState,
 )
 from controlplane.recovery.models import MarkedLines, RankLook, Request
+from controlplane.recovery.row_queries import HOLDER
 
 
 def is_fenced(row: Rank) -> bool:
@@ -93,7 +94,7 @@ def rank_of(row: Rank) -> facts.Rank:
 
 def device_of(row: Device) -> facts.Device:
     """As the core sees one, with the job whose rank is on it."""
-    holder = row.ranks.filter(released_at=None).values_list("replica__attempt__job_id", flat=True).first()
+    holder = HOLDER.first(device=row.pk)
     return facts.Device(
         uuid=row.uuid,
         reset_wanted=row.reset_wanted_at is not None,

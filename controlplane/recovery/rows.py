@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import msgspec
 from django.conf import settings
-from django.db.models import Max
 
 from controlplane.changes import rows as facts
 from controlplane.changes.answers import Answered
@@ -20,32 +19,23 @@ from controlplane.checkpoints import services as checkpoints
 from controlplane.dispatch import selectors
 from controlplane.dispatch.models import Command
 from controlplane.dispatch.statements import body_of
-from controlplane.fleet.models import Device, Node
 from controlplane.jobs import environment
 from controlplane.jobs.models import Attempt, Job, Rank, Replica
+from controlplane.jobs.numbers import NEWEST_ATTEMPT
 from controlplane.protocol.commands import StopRanks
 from controlplane.protocol.diagnostics import FLIGHT_RECORDER
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.membership import View
-from controlplane.protocol.states import LIVE_INCIDENT, AttemptState, CommandState
+from controlplane.protocol.states import CommandState
 from controlplane.recovery import row_facts
+from controlplane.recovery import row_queries as asked
 from controlplane.recovery.devices import xid_counts
 from controlplane.recovery.heard import Heard
 from controlplane.recovery.identity import rank_of
 from controlplane.recovery.learned import timeouts_of
 from controlplane.recovery.load_replicas import ranks_of
-from controlplane.recovery.models import (
-    LIVE,
-    Decision,
-    FlushRow,
-    Incident,
-    MarkedLines,
-    RankLook,
-    Request,
-    Signal,
-    ViewRow,
-)
+from controlplane.recovery.models import LIVE, Incident, RankLook, Request
 from controlplane.recovery.unseen import name_for
 from controlplane.runtime import keys
 from controlplane.runtime.clock import from_s, now
@@ -94,25 +84,25 @@ class JobRows:
 
     def attempt_row(self, number: int | None = None) -> Attempt:
         """Raises LookupError."""
-        rows = self.locked.attempts.all() if number is None else self.locked.attempts.filter(number=number)
-        return _found(rows.order_by("-number").first(), "an attempt")
+        job = self.locked
+        newest = number is None
+        found = NEWEST_ATTEMPT.first(job=job.pk) if newest else asked.ATTEMPT.first(job=job.pk, number=number)
+        row = _found(found, "an attempt")
+        row.job = job
+        return row
 
     def unended_attempts(self) -> Sequence[facts.Attempt]:
         """By number."""
-        rows = self.locked.attempts.exclude(state=AttemptState.ENDED).order_by("number")
-        return [row_facts.attempt_of(row) for row in rows]
+        return [row_facts.attempt_of(row) for row in asked.UNENDED_ATTEMPTS(job=self.locked.pk)]
 
     def replicas(self, attempt: int) -> Sequence[facts.Replica]:
         """By index and incarnation."""
-        rows = Replica.objects.filter(attempt__job=self.locked, attempt__number=attempt)
-        return [self._replica(row) for row in rows.select_related("attempt__job").order_by("index", "incarnation")]
+        return [self._replica(row) for row in asked.REPLICAS(job=self.locked.pk, attempt=attempt)]
 
     def replica(self, index: int, incarnation: int) -> facts.Replica:
         """Of the newest attempt that has it."""
-        rows = Replica.objects.filter(attempt__job=self.locked, index=index, incarnation=incarnation)
-        return self._replica(
-            _found(rows.select_related("attempt__job").order_by("-attempt__number").first(), "an incarnation")
-        )
+        row = asked.INCARNATION_OF_NEWEST.first(job=self.locked.pk, index=index, incarnation=incarnation)
+        return self._replica(_found(row, "an incarnation"))
 
     def replica_row(self, key: ReplicaKey) -> Replica:
         """Of an incarnation that was read."""
@@ -124,26 +114,25 @@ class JobRows:
 
     def incarnation(self, attempt: int, index: int, incarnation: int) -> facts.Replica | None:
         """By its name alone."""
-        rows = Replica.objects.filter(attempt__job=self.locked, attempt__number=attempt)
-        row = rows.filter(index=index, incarnation=incarnation).select_related("attempt__job").first()
+        named = {"attempt": attempt, "index": index, "incarnation": incarnation}
+        row = asked.INCARNATION.first(job=self.locked.pk, **named)
         return self._replica(row) if row is not None else None
 
     def ranks(self, attempt: int, *, node_id: str = "", of: tuple[int, int] | None = None) -> Sequence[facts.Rank]:
         """In one query. Of a job that is gone there are none."""
         if self._job is None:
             return []
-        rows = _ranks().filter(replica__attempt__job=self.locked, replica__attempt__number=attempt)
-        rows = rows.filter(node_id=node_id) if node_id else rows
-        rows = rows.filter(replica__index=of[0], replica__incarnation=of[1]) if of is not None else rows
-        return [self._rank(row) for row in rows.order_by("replica__index", "replica__incarnation", "rank")]
+        named: dict[str, Any] = {"node_id": node_id} if node_id else {}
+        named |= {"replica__index": of[0], "replica__incarnation": of[1]} if of is not None else {}
+        named |= {"replica__attempt__job": self._job.pk, "replica__attempt__number": attempt}
+        return [self._rank(row) for row in asked.RANKS[bool(node_id), of is not None](**named)]
 
     def held(self, node_id: str) -> Sequence[facts.Rank]:
         """Asked once."""
         if self._job is None:
             return []
         if node_id not in self._held:
-            rows = _ranks().filter(replica__attempt__job=self._job, node_id=node_id, released_at=None)
-            self._held[node_id] = [self._rank(row) for row in rows.order_by("pk")]
+            self._held[node_id] = [self._rank(row) for row in asked.HELD_ON(job=self._job.pk, node=node_id)]
         return self._held[node_id]
 
     def rank(self, ref: RankRef, node_id: str) -> facts.Rank | None:
@@ -157,9 +146,7 @@ class JobRows:
 
     def newest_on(self, node_id: str, attempt: int) -> Mapping[int, int]:
         """Over all attempts."""
-        mine = Rank.objects.filter(node_id=node_id, replica__attempt__job=self.locked, replica__attempt__number=attempt)
-        rows = Replica.objects.filter(attempt__job=self.locked, index__in=mine.values("replica__index"))
-        return dict(rows.order_by().values_list("index").annotate(newest=Max("incarnation")))
+        return dict(asked.NEWEST_ON(job=self.locked.pk, node=node_id, attempt=attempt))
 
     def stops_under_way(self, node_id: str) -> Sequence[StopRanks]:
         """As the rows say them."""
@@ -169,8 +156,7 @@ class JobRows:
         """By when they were ordered."""
         if self._job is None:
             return []
-        mine = Command.objects.filter(node_id=node_id, job=self._job, state=CommandState.ACKNOWLEDGED)
-        found = mine.select_related("node").order_by("id")
+        found = asked.ACKNOWLEDGED(job=self._job.pk, node=node_id)
         return [row_facts.answered_of(row, body_of(row)) for row in found]
 
     def is_our_end(self, signature: str, attempt: int, end: str) -> bool:
@@ -180,7 +166,7 @@ class JobRows:
     def standing(self) -> facts.Standing:
         """Of the locked row and its newest attempt."""
         job = self.locked
-        newest = job.attempts.order_by("-number").values_list("number", flat=True).first() or 0
+        newest = asked.NEWEST_NUMBER.first(job=job.pk) or 0
         return facts.Standing(job.name, job.epoch, newest, job.trained, job.ahead)
 
     def has_trained(self) -> bool:
@@ -204,9 +190,8 @@ class JobRows:
 
     def newest_incarnations(self) -> Mapping[int, int]:
         """What agents were told of and this database has lost counts too."""
-        rows = Replica.objects.filter(attempt__job=self.locked).order_by().values_list("index")
         ahead = {int(index): int(newest) for index, newest in self.locked.ahead.get("incarnations", {}).items()}
-        known: dict[int, int] = dict(rows.annotate(newest=Max("incarnation")))
+        known = dict(asked.NEWEST_INCARNATIONS(job=self.locked.pk))
         return {index: max(ahead.get(index, 0), known.get(index, 0)) for index in ahead.keys() | known.keys()}
 
     def homes(self, attempt: int, *, replica: facts.Replica | None = None, revision: int = 0) -> Sequence[facts.Home]:
@@ -223,27 +208,23 @@ class JobRows:
 
     def rank_homes(self, replica: facts.Replica, ranks: tuple[int, ...]) -> Sequence[tuple[int, str]]:
         """By rank."""
-        rows = self._unreleased(replica.attempt, replica).filter(rank__in=ranks)
+        rows = Rank.objects.filter(replica__attempt__job=self.locked, replica__attempt__number=replica.attempt)
+        rows = rows.filter(replica__index=replica.index, replica__incarnation=replica.incarnation)
+        rows = rows.filter(released_at=None, rank__in=ranks)
         return list(rows.order_by("rank").values_list("rank", "node_id"))
 
     def within_reach(self, attempt: int) -> bool:
         """Without a look at each."""
-        return bool(self._unreleased(attempt, None).filter(node__connected=True).exists())
-
-    def _unreleased(self, attempt: int, replica: facts.Replica | None) -> Any:
-        rows = Rank.objects.filter(replica__attempt__job=self.locked, replica__attempt__number=attempt)
-        if replica is not None:
-            rows = rows.filter(replica__index=replica.index, replica__incarnation=replica.incarnation)
-        return rows.filter(released_at=None)
+        return asked.REACHED.first(job=self.locked.pk, attempt=attempt) is not None
 
     def view(self, epoch: int) -> View:
         """As it was announced."""
-        row = ViewRow.objects.filter(job=self.locked, epoch=epoch).first()
+        row = asked.VIEW.first(job=self.locked.pk, epoch=epoch)
         return msgspec.convert(_found(row, "a view").view, View)
 
     def in_view(self, epoch: int, index: int, incarnation: int) -> facts.InView | None:
         """As it was announced."""
-        row = ViewRow.objects.filter(job=self.locked, epoch=epoch).first()
+        row = asked.VIEW.first(job=self.locked.pk, epoch=epoch)
         if row is None:
             return None
         members, installed = row.view["members"], row.installed_at is not None
@@ -251,22 +232,23 @@ class JobRows:
 
     def was_left_out(self, index: int, incarnation: int, *, since_epoch: int) -> bool:
         """Of the views that came after it."""
-        later = ViewRow.objects.filter(job=self.locked, epoch__gt=since_epoch).values_list("view", flat=True)
+        later = asked.VIEWS_SINCE(job=self.locked.pk, epoch=since_epoch)
         return any(_is_in(view.get("left_out", ()), index, incarnation) for view in later)
 
     def flushes_beside(self, epoch: int, replica: int, rank: int) -> int:
         """Counted by the database."""
-        rows = FlushRow.objects.filter(view__job=self.locked, view__epoch=epoch)
-        return int(rows.exclude(replica=replica, rank=rank).count())
+        found = asked.FLUSHES_BESIDE.first(job=self.locked.pk, epoch=epoch, replica=replica, rank=rank)
+        return found[0] if found is not None else 0
 
     def has_reported_save(self, path: str, rank: facts.Rank) -> bool:
         """By the node that its row names."""
         row = self.rank_row(RankKey(rank.attempt, rank.replica, rank.incarnation, rank.rank))
-        return bool(row.replica.ranks.filter(node_id=checkpoints.told_by(self.locked, path)).exists())
+        by = checkpoints.told_by(self.locked, path)
+        return asked.RANK_OF_ON.first(replica=row.replica_id, node=by) is not None
 
     def has_view(self, attempt: int) -> bool:
         """One was announced."""
-        return ViewRow.objects.filter(job=self.locked, attempt=attempt).exists()
+        return asked.VIEW_OF.first(job=self.locked.pk, attempt=attempt) is not None
 
     def terms(self, loads: str) -> facts.Terms:
         """Read once, as a decision may rest thousands of starts on it."""
@@ -283,11 +265,11 @@ class JobRows:
 
     def node_name(self, node_id: str) -> str:
         """Of its row."""
-        return Node.objects.values_list("name", flat=True).get(pk=node_id)
+        return asked.NODE_NAME.get(node=node_id)
 
     def device(self, node_id: str, index: int) -> facts.Device | None:
         """Of the node's rows."""
-        row = Device.objects.filter(node_id=node_id, index=index).first()
+        row = asked.DEVICE.first(node=node_id, index=index)
         return row_facts.device_of(row) if row is not None else None
 
     def xid_counts(self, node_id: str, index: int, xid: int, *, at_s: float, link: int | None) -> dict[str, int]:
@@ -298,17 +280,16 @@ class JobRows:
         """By its ranks, then by what is reserved."""
         if self._job is None:
             return False
-        here = Rank.objects.filter(node_id=node_id, replica__attempt__job=self._job)
-        reserved = Device.objects.filter(node_id=node_id, reservation__job=self._job)
-        return bool(here.exists() or reserved.exists())
+        which = {"job": self._job.pk, "node": node_id}
+        return asked.RANK_ON.first(**which) is not None or asked.RESERVED_ON.first(**which) is not None
 
     def command(self, command_id: str) -> facts.Command | None:
         """With what its decision was about, if that is kept."""
-        row = Command.objects.filter(pk=command_id).first()
+        row = asked.COMMAND.first(command=command_id)
         if row is None:
             return None
-        by = Decision.objects.filter(pk=row.decision_id).values_list("rule", "incident_id") if row.decision_id else None
-        rule, incident = (by.first() if by is not None else None) or ("", None)
+        by = asked.DECIDED_BY.first(decision=row.decision_id) if row.decision_id else None
+        rule, incident = by or ("", None)
         what = str(row.body.get("look", ""))
         named = (row.node_id, row.job_id or "", row.attempt, what, CommandState(row.state))
         return facts.Command(*named, row.decision_id, rule, incident or "")
@@ -332,8 +313,7 @@ class JobRows:
 
     def open_incident(self) -> str:
         """By when it was opened."""
-        rows = Incident.objects.filter(job=self.locked, state__in=LIVE_INCIDENT).order_by("-opened_at")
-        return rows.values_list("id", flat=True).first() or ""
+        return asked.OPEN_INCIDENT.first(job=self.locked.pk) or ""
 
     def texts_of(self, incident: str, place: str) -> int:
         """Counted as far as anybody asks."""
@@ -346,7 +326,7 @@ class JobRows:
 
     def marked(self, marker: str) -> facts.Marked:
         """One row a marker."""
-        row = MarkedLines.objects.filter(job=self.locked, marker=marker).first()
+        row = asked.MARKED.first(job=self.locked.pk, marker=marker)
         return row_facts.marked_of(row) if row is not None else facts.Marked(marker)
 
     def marks(self) -> Sequence[facts.Marked]:
@@ -355,16 +335,16 @@ class JobRows:
 
     def finding(self, key: str) -> facts.Open | None:
         """There is one at most."""
-        row = Signal.objects.filter(key=key, settled_at=None).first()
+        row = asked.FINDING.first(key=key)
         return facts.Open(row.id, row.evidence) if row is not None else None
 
     def findings(self) -> Sequence[tuple[str, str]]:
         """By id."""
-        return list(Signal.objects.filter(job=self.locked, settled_at=None).order_by("id").values_list("id", "kind"))
+        return asked.FINDINGS(job=self.locked.pk)
 
     def requests(self) -> Sequence[facts.Request]:
         """By id."""
-        return [row_facts.request_of(row) for row in self.locked.requests.filter(LIVE).order_by("id")]
+        return [row_facts.request_of(row) for row in asked.REQUESTS(job=self.locked.pk)]
 
     def request(self, request_id: str) -> facts.Request | None:
         """Locked."""
@@ -380,10 +360,6 @@ class JobRows:
         """By id."""
         rows = Request.objects.filter(LIVE, drain_id=request_id, withdrawn_by="")
         return [row_facts.request_of(row) for row in rows.order_by("id")]
-
-
-def _ranks() -> Any:
-    return Rank.objects.select_related("replica__attempt__job", "node", "device")
 
 
 def _is_in(members: Sequence[Mapping[str, Any]], index: int, incarnation: int) -> bool:

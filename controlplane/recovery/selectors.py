@@ -16,7 +16,7 @@ from controlplane.protocol.states import LIVE_INCIDENT, QUEUED_JOB
 from controlplane.recovery import course
 from controlplane.recovery.incident_evidence import first_failure, stack_groups
 from controlplane.recovery.models import Decision, Incident, RankLook, Signal
-from controlplane.recovery.present import decision_summary, incident_summary, look_view, signal_summary
+from controlplane.recovery.present import decision_summaries, incident_summary, look_view, signal_summary
 from controlplane.recovery.snapshots import unpacked
 from controlplane.runtime import windows
 from controlplane.runtime.clock import iso
@@ -69,7 +69,7 @@ def incident_detail(incident_id: str, only: Only = of_all) -> dict[str, Any]:
     return {
         **incident_summary(row),
         "signals": [signal_summary(signal) for signal in signals],
-        "decisions": [decision_summary(decision) for decision in decisions],
+        "decisions": decision_summaries(decisions),
         "stacks": incident_looks(row),
         "findings": row.findings,
         "first_failure": first_failure(row),

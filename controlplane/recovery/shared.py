@@ -14,24 +14,25 @@ from controlplane.policy.shared_causes import OF_NODES, SILENT, JobIncident, Sha
 from controlplane.protocol.states import IncidentState
 from controlplane.recovery import shared_rows
 from controlplane.recovery.models import Decision, Incident, Signal
+from controlplane.runtime.prepared import Prepared
 
 STORAGE_STALL = "storage_stall"
 
 
 def waits() -> bool:
     """A cause of two jobs is not linked yet, or one of several jobs is over. Asked without the lock."""
-    return bool(_unlinked()) or _over().exists()
+    return bool(_unlinked()) or bool(_OVER())
 
 
 def merge() -> int:
     """Link what has one cause, and close what is over; returns how many rows changed."""
     linked = sum(shared_rows.link(found, parts) for found, parts in _unlinked())
-    return linked + sum(shared_rows.end(whole) for whole in _over())
+    return linked + sum(shared_rows.end(whole) for whole in _OVER())
 
 
 def _unlinked() -> list[tuple[Shared, list[Incident]]]:
     """Each with its incidents, of which one at least is no part of anything. Only nodes that findings name are read."""
-    rows = {row.id: row for row in _live()}
+    rows = {row.id: row for row in _LIVE()}
     if len({row.job_id for row in rows.values()}) < 2:
         return []
     described = _described(rows)
@@ -51,6 +52,10 @@ def _over() -> QuerySet[Incident]:
     """Those of several jobs that stand open, and none of whose parts does."""
     wholes = Incident.objects.exclude(shared="").exclude(state=IncidentState.RESOLVED).order_by("id")
     return wholes.exclude(pk__in=_live().filter(part_of__isnull=False).values("part_of"))
+
+
+_LIVE: Prepared[Incident] = Prepared(_live)
+_OVER: Prepared[Incident] = Prepared(_over)
 
 
 def _described(rows: dict[str, Incident]) -> list[JobIncident]:

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from controlplane.changes.due.findings import DECIDED
 from controlplane.fleet.publish import refresh_node
@@ -19,6 +19,7 @@ from controlplane.recovery.present import signal_summary
 from controlplane.runtime import events, metrics
 from controlplane.runtime.clock import now
 from controlplane.runtime.ids import new_id
+from controlplane.runtime.prepared import TEXT, Prepared
 
 
 def raise_signal(found: Finding, *, seen_at: datetime | None = None) -> Signal | None:
@@ -115,17 +116,27 @@ def settle_keys(prefix: str, why: str) -> list[Signal]:
     return rows
 
 
+def _open_for(job: Any) -> QuerySet[Signal]:
+    mine = Q(job=job) | Q(job_id=None, node__isnull=False, node__revoked_at=None)
+    return Signal.objects.filter(mine, settled_at=None, kind__in=DECIDED).order_by("id")
+
+
+def _node_checks() -> QuerySet[Signal, tuple[str | None, Any]]:
+    rows = Signal.objects.filter(kind=NodeUnfit.KIND, settled_at=None).exclude(node_id=None)
+    return rows.values_list("node_id", "evidence")
+
+
+_OPEN_FOR, _NODE_CHECKS = Prepared(_open_for, job=TEXT), Prepared(_node_checks)
+
+
 def open_for(job_id: str) -> list[Signal]:
     """Open findings about the job, or about a node it may use, by id."""
-    mine = Q(job_id=job_id) | Q(job_id=None, node__isnull=False, node__revoked_at=None)
-    return list(Signal.objects.filter(mine, settled_at=None, kind__in=DECIDED).order_by("id"))
+    return _OPEN_FOR(job=job_id)
 
 
 def node_checks() -> dict[str, str]:
     """Node id to which of its own checks fail, in one line."""
-    rows = Signal.objects.filter(kind=NodeUnfit.KIND, settled_at=None).exclude(node_id=None)
-    found = rows.values_list("node_id", "evidence")
-    return {str(node_id): str(evidence.get("detail", "")) for node_id, evidence in found}
+    return {str(node_id): str(evidence.get("detail", "")) for node_id, evidence in _NODE_CHECKS()}
 
 
 def publish_signal(row: Signal, kind: str, sentence: str) -> None:

@@ -18,6 +18,17 @@ from controlplane.jobs.models import Job, StepRecord
 from controlplane.recovery import course
 from controlplane.recovery.models import Decision, Incident
 from controlplane.runtime import windows
+from controlplane.runtime.prepared import NUMBER, TEXT, Prepared
+
+_COMMITTED: Prepared[int] = Prepared(
+    lambda job, since, after, attempt, until: StepRecord.objects.filter(
+        Q(attempt__gt=since) | Q(attempt=since, step__gt=after),
+        Q(attempt__lt=attempt) | Q(attempt=attempt, step__lte=until),
+        job=job,
+    ).values_list("pk", flat=True)[:1],
+    job=TEXT, since=NUMBER, after=NUMBER, attempt=NUMBER, until=NUMBER,
+)  # fmt: skip
+"""Any step after the one mark and no later than the other."""
 
 
 def stall_of(incident: Incident) -> Stall | None:
@@ -26,9 +37,10 @@ def stall_of(incident: Incident) -> Stall | None:
     if job is None:
         return None
     began, ended = course.began(incident), course.ended(incident)
-    rows = StepRecord.objects.filter(began.after() & ended.until(), job=job)
-    if not rows.exists():
+    until = {"attempt": ended.of_attempt, "until": ended.step}
+    if _COMMITTED.first(job=job.pk, since=began.of_attempt, after=began.step, **until) is None:
         return None
+    rows = StepRecord.objects.filter(began.after() & ended.until(), job=job)
     stops = [*_within(rows), *_between(job, began, ended)]
     if not stops:
         return Stall()

@@ -7,16 +7,19 @@ steps are committed, so the newest step + 1.
 
 import math
 from collections import defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 from django.db import transaction
-from django.db.models import F, Sum
+from django.db.models import Count, F, Sum
 
-from controlplane.jobs.models import Job, JobPace, Rank, Replica, StepRecord
-from controlplane.jobs.numbers import pace_of, spec_of, spent_of
+from controlplane.changes.packing import Detail, Packed, ids_of, packed
+from controlplane.jobs import step_rows
+from controlplane.jobs.models import Attempt, Job, JobPace, Rank, Replica, StepRecord
+from controlplane.jobs.numbers import FIRST_ATTEMPT, kept_of, spec_of
 from controlplane.jobs.present import step_point
 from controlplane.policy.ledger.runs import Saved
 from controlplane.policy.pace import Commit, Pace, count
@@ -26,40 +29,81 @@ from controlplane.protocol.rank import StepReport
 from controlplane.protocol.spec import Parallelism, micro_batch_count, ranks_per_replica
 from controlplane.recovery import ledger_runs
 from controlplane.recovery.models import Signal, ViewRow
+from controlplane.recovery.row_queries import NEWEST_NUMBER, VIEW
 from controlplane.recovery.signals import tell_silence
 from controlplane.runtime import metrics, windows
+from controlplane.runtime.prepared import FIGURE, NUMBER, TEXT, Change, Prepared, Several
 
 Key = tuple[str, int, int]
+_CONTRIBUTING: Prepared[int] = Prepared(
+    lambda job, attempt: Replica.objects.filter(attempt__job=job, attempt__number=attempt, contributing=True)
+    .order_by().values("attempt").annotate(number=Count("pk")).values_list("number", flat=True),
+    job=TEXT, attempt=NUMBER,
+)  # fmt: skip
+_NOT_RESUMED: Prepared[int] = Prepared(
+    lambda job, epoch: ViewRow.objects.filter(job=job, epoch=epoch, resumed_at=None).values_list("pk", flat=True),
+    job=TEXT, epoch=NUMBER,
+)  # fmt: skip
+_TRAINED_S: Prepared[float | None] = Prepared(
+    lambda job: JobPace.objects.filter(job=job).values_list("trained_s", flat=True), job=TEXT
+)
+_SILENT: Prepared[tuple[str, str, datetime, float]] = Prepared(
+    lambda jobs: Signal.objects.filter(kind=NodeSilent.KIND, settled_at=None, job__pk__in=jobs)
+    .values_list("job_id", "node_id", "seen_at", "threshold"),
+    jobs=Several(TEXT),
+)  # fmt: skip
+_REPLICA_DONE = Change(
+    lambda replica, done: (Replica.objects.filter(pk=replica, committed_step__lt=done), {"committed_step": done}),
+    replica=NUMBER, done=NUMBER,
+)  # fmt: skip
+_JOB_DONE = Change(lambda job, done: (Job.objects.filter(pk=job), {"committed_step": done}), job=TEXT, done=NUMBER)
+_ADD_TRAINED = Change(
+    lambda job, more_s: (
+        JobPace.objects.filter(job=job).exclude(trained_s=None), {"trained_s": F("trained_s") + more_s}
+    ),
+    job=TEXT, more_s=FIGURE,
+)  # fmt: skip
 
 
 @dataclass(slots=True)
 class StepMerge:
-    """Collects one batch's reports; `write` brings them to the table. `resumed`: jobs that then
-    have committed the first step of a view; `stalled_s`: by how much stalls of steps grew, and
-    `trained_s`: by how much the steps of each job did."""
+    """Collects one batch's reports; `write` brings them to the table. `named`: steps that it has reports of, by job and
+    attempt; their rows are read at once, at the first that counts. `before`: values of the rows that were read.
+    `details`: what the batch tells of steps of large jobs, whose rows do not hold it (`jobs.step_rows`).
+    `resumed`: jobs that then have committed the first step of a view; `stalled_s`: by how much stalls of steps grew,
+    and `trained_s`: by how much the steps of each job did."""
 
+    named: dict[tuple[str, int], set[int]] = field(default_factory=dict)
+    known: dict[Key, StepRecord] = field(default_factory=dict)
+    sought: set[Key] = field(default_factory=set)
     rows: dict[Key, StepRecord] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
     newest: dict[int, tuple[Replica, int]] = field(default_factory=dict)
     resumed: set[str] = field(default_factory=set)
-    layouts: dict[tuple[str, int], Any] = field(default_factory=dict)
+    before: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    details: dict[Key, Detail] = field(default_factory=dict)
+    layouts: dict[tuple[str, int], Parallelism] = field(default_factory=dict)
     stalled_s: float = 0.0
     trained_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def add(self, job: Job, rank: Rank, said: StepReport, at: datetime) -> None:
         """Take one report in."""
-        attempt = rank.replica.attempt.number
-        key = (job.id, attempt, said.step)
+        attempt = rank.replica.attempt
+        key = (job.id, attempt.number, said.step)
         row = self.rows.get(key)
         if row is None:
-            row = StepRecord.objects.filter(job=job, attempt=attempt, step=said.step).first() or StepRecord(
-                job=job, attempt=attempt, step=said.step, epoch=said.epoch, at=at
-            )
+            known = self._known(key)
+            if known is not None:
+                self.before[key] = step_rows.values_of(known)
+            row = known or StepRecord(job=job, attempt=attempt.number, step=said.step, epoch=said.epoch, at=at)
             self.rows[key] = row
+            layout = self._layout(job, attempt)
+            if attempt.replicas * ranks_per_replica(layout) > step_rows.LARGE_RANKS:
+                self.details[key] = Detail()
         self.jobs[job.id] = job
-        self.layouts.setdefault((job.id, attempt), rank.replica.attempt.layout)
         stalled_s, trained_s = row.stall_s, row.step_time_s or 0.0
-        merge(row, rank, said, at)
+        merge_figures(row, rank, said, at)
+        merge_detail(self.details.get(key, row), rank, said)
         self.stalled_s += row.stall_s - stalled_s
         self.trained_s[job.id] += (row.step_time_s or 0.0) - trained_s
         before = self.newest.get(rank.replica_id)
@@ -67,48 +111,87 @@ class StepMerge:
         if before is None or before[1] < done:
             self.newest[rank.replica_id] = (rank.replica, done)
 
+    def _known(self, key: Key) -> StepRecord | None:
+        job_id, attempt, step = key
+        steps = {step} | self.named.pop((job_id, attempt), set())
+        for row in step_rows.read(job_id, attempt, steps) if key not in self.sought else ():
+            self.known[job_id, attempt, row.step] = row
+        self.sought |= {(job_id, attempt, each) for each in steps}
+        return self.known.get(key)
+
+    def _layout(self, job: Job, attempt: Attempt) -> Parallelism:
+        key = (job.id, attempt.number)
+        if key not in self.layouts:
+            self.layouts[key] = msgspec.convert(attempt.layout, Parallelism)
+        return self.layouts[key]
+
     def write(self) -> list[dict[str, Any]]:
-        """Upsert all rows, raise the counters, note the first commit of each view; returns
-        the points for the browsers, each with its job's id."""
+        """Upsert all rows, raise the counters, note the first commit of each view, pack steps that are settled;
+        returns the points for the browsers, each with its job's id."""
         if not self.rows:
             return []
         new = [row for row in self.rows.values() if row.pk is None]
-        old = [row for row in self.rows.values() if row.pk is not None]
         lost = {metrics.STALLED: self.stalled_s, metrics.REPEATED: _repeated_s(new)}
         transaction.on_commit(lambda: _count_lost(lost))
-        StepRecord.objects.bulk_create(new)
-        StepRecord.objects.bulk_update(old, FIELDS)
+        news = self._write_rows(new)
         for replica, done in self.newest.values():
-            Replica.objects.filter(pk=replica.pk, committed_step__lt=done).update(committed_step=done)
+            # The job is locked: nobody else raises it.
+            if replica.committed_step < done:
+                _REPLICA_DONE(replica=replica.pk, done=done)
         for job_id, job in self.jobs.items():
+            mine = [row for row in new if row.job_id == job_id]
             self._raise_job(job, [row for row in self.rows.values() if row.job_id == job_id])
-            self._pace(job, [row for row in new if row.job_id == job_id])
+            self._pace(job, mine)
             _add_trained(job, self.trained_s[job_id])
+            if mine and any(key[0] == job_id for key in self.details):
+                news += step_rows.pack_settled(job_id)
         _tell_commits(new)
-        counts = {job_id: micro_batch_count(spec_of(job).spec) for job_id, job in self.jobs.items()}
-        return [
-            {"job_id": row.job_id, **step_point(row, micro_batches=counts[row.job_id])} for row in self.rows.values()
-        ]
+        counts = {job_id: micro_batch_count(spec_of(self.jobs[job_id]).spec) for job_id in {row.job_id for row in news}}
+        return [{"job_id": row.job_id, **step_point(row, micro_batches=counts[row.job_id])} for row in news]
+
+    def _write_rows(self, new: list[StepRecord]) -> list[StepRecord]:
+        """Those of them that are news for a page."""
+        parts = {key: part for key, detail in self.details.items() if (part := _part(self.rows[key], detail))}
+        for key in self.rows.keys() - self.details.keys():
+            row = self.rows[key]
+            row.contributors = sum(bool(ids) for ids in row.micro_batches.values())
+        StepRecord.objects.bulk_create(new)
+        news = list(new)
+        written = step_rows.write_changes([(self.rows[key], before) for key, before in self.before.items()])
+        for (key, before), names in zip(self.before.items(), written, strict=True):
+            if _is_news(self.rows[key], before, names):
+                news.append(self.rows[key])
+        step_rows.add_parts((self.rows[key], part) for key, part in parts.items())
+        for row in news:
+            if row.in_parts:
+                row.trained = ids_of((row.packed or {}).get("trained", ""))
+        return news
 
     def _raise_job(self, job: Job, rows: list[StepRecord]) -> None:
-        current = job.attempts.order_by("-number").values_list("number", flat=True).first()
-        done = max((row.step + 1 for row in rows if row.attempt == current), default=0)
+        ahead = [row for row in rows if row.step + 1 > job.committed_step]
+        current = NEWEST_NUMBER.first(job=job.pk) if ahead else None
+        done = max((row.step + 1 for row in ahead if row.attempt == current), default=0)
         if done > job.committed_step:
-            Job.objects.filter(pk=job.pk).update(committed_step=done)
+            _JOB_DONE(job=job.pk, done=done)
             job.committed_step = done
-        for row in rows:
-            first = ViewRow.objects.filter(job=job, epoch=row.epoch, resumed_at=None)
-            if first.update(resumed_at=row.at):
+        for row in {row.epoch: row for row in reversed(rows) if self._begins(row)}.values():
+            first = _NOT_RESUMED.first(job=job.pk, epoch=row.epoch)
+            if first is not None and ViewRow.objects.filter(pk=first, resumed_at=None).update(resumed_at=row.at):
                 self.resumed.add(job.id)
+
+    def _begins(self, row: StepRecord) -> bool:
+        """It was not there, or not of this epoch: whether it is the epoch's first was not asked yet."""
+        before = self.before.get((row.job_id, row.attempt, row.step))
+        return before is None or before["epoch"] != row.epoch
 
     def _pace(self, job: Job, new: list[StepRecord]) -> None:
         """Count the commits that nobody had told of before."""
         if not new:
             return
-        first = job.attempts.order_by("number").first()
+        first = FIRST_ATTEMPT.first(job=job.pk)
         started = first.resume_step if first else 0
-        pace = pace_of(job) or Pace()
-        spent = spent_of(job)
+        known, spent = kept_of(job)
+        pace = known or Pace()
         # The job is locked: what is kept was moved with each of these.
         set_by = windows.known()
         if spent is None and first is not None and pace.attempt == 0:
@@ -132,24 +215,24 @@ class StepMerge:
         if spent is not None:
             gone.write(add_saves(job, spent))
             kept["spent"] = msgspec.to_builtins(spent)
-        JobPace.objects.update_or_create(job=job, defaults=kept)
+        if not JobPace.objects.filter(job=job).update(**kept):
+            JobPace.objects.create(job=job, **kept)
 
     def _gpus(self, job: Job, row: StepRecord) -> int:
         """Devices that contribute in the row's epoch; 0: its install is not known. Who joins with a view is not
         among its first contributors, and counts in it once it has caught up."""
-        view = ViewRow.objects.filter(job_id=row.job_id, epoch=row.epoch).only("install").first()
+        view = VIEW.first(job=row.job_id, epoch=row.epoch)
         if view is None or not view.install:
             return 0
         first = len(view.install["contributors"])
-        by_now = Replica.objects.filter(attempt__job=job, attempt__number=row.attempt, contributing=True).count()
-        layout = msgspec.convert(self.layouts[(row.job_id, row.attempt)], Parallelism)
+        by_now = _CONTRIBUTING.first(job=job.pk, attempt=row.attempt) or 0
+        layout = self.layouts[(row.job_id, row.attempt)]
         return max(first, by_now if row.epoch == job.epoch else 0) * ranks_per_replica(layout)
 
 
 def _tell_commits(new: list[StepRecord]) -> None:
     """The first step since a node's last word proves that its ranks still commit: that is told."""
-    silent = Signal.objects.filter(kind=NodeSilent.KIND, settled_at=None, job_id__in={row.job_id for row in new})
-    for job_id, node_id, seen_at, limit_s in silent.values_list("job_id", "node_id", "seen_at", "threshold"):
+    for job_id, node_id, seen_at, limit_s in _SILENT(jobs={row.job_id for row in new}):
         since = seen_at - timedelta(seconds=limit_s)
         told = {row.pk for row in new if row.job_id == job_id and row.at > since}
         if told and not StepRecord.objects.filter(job_id=job_id, at__gt=since).exclude(pk__in=told).exists():
@@ -174,9 +257,10 @@ def add_saves(job: Job, spent: Spent, *, all_until_s: float | None = None) -> li
 
 def _add_trained(job: Job, more_s: float) -> None:
     """Raise the sum; a job that trained before it was kept is summed this once."""
-    kept = JobPace.objects.filter(job=job)
-    if not kept.exclude(trained_s=None).update(trained_s=F("trained_s") + more_s):
-        kept.update(trained_s=job.steps.aggregate(total=Sum("step_time_s"))["total"] or 0.0)
+    if not more_s and _TRAINED_S.first(job=job.pk) is not None:
+        return
+    if not _ADD_TRAINED(job=job.pk, more_s=more_s):
+        JobPace.objects.filter(job=job).update(trained_s=job.steps.aggregate(total=Sum("step_time_s"))["total"] or 0.0)
 
 
 def _repeated_s(new: list[StepRecord]) -> float:
@@ -196,15 +280,29 @@ def _count_lost(lost_s: dict[str, float]) -> None:
         metrics.LOST_WORK.labels(cause=cause).inc(seconds)
 
 
-FIELDS = (
-    "epoch", "at", "loss", "grad_norm", "step_time_s", "exchange_s", "stall_s", "tokens", "contributors",
-    "micro_batches", "trained", "parameter_hashes",
-)  # fmt: skip
+def _is_news(row: StepRecord, before: Mapping[str, Any], changed: Collection[str]) -> bool:
+    """For a page: of a large job's step not each replica that tells of it is."""
+    if row.in_parts and set(changed) <= {"contributors", "in_parts"}:
+        return bool(before["contributors"].bit_length() < row.contributors.bit_length())
+    return bool(changed)
 
 
-def merge(row: StepRecord, rank: Rank, said: StepReport, at: datetime) -> None:
-    """Fold one report into the row. Reports are told at least once, so this is idempotent."""
-    replica = str(rank.replica.index)
+def _part(row: StepRecord, detail: Detail) -> Packed:
+    """What the batch tells of a step of a large job; {}: nothing new. The ledger that the exchange counted is the same
+    from everybody, and is in the row; who tells another one has it in his part."""
+    part = packed(detail)
+    known = row.packed or {}
+    if "trained" in part and "trained" not in known:
+        row.packed = known = {**known, "trained": part["trained"]}
+    if part.get("trained") == known.get("trained"):
+        part.pop("trained", None)
+    row.contributors += sum(bool(ids) for ids in detail.micro_batches.values())
+    row.in_parts = row.in_parts or bool(part)
+    return part
+
+
+def merge_figures(row: StepRecord, rank: Rank, said: StepReport, at: datetime) -> None:
+    """Fold one report's numbers into the row. Reports are told at least once, so this is idempotent."""
     row.epoch = max(row.epoch, said.epoch)
     row.at = min(row.at, at)
     row.loss = row.loss if said.loss is None else finite(said.loss)
@@ -215,14 +313,18 @@ def merge(row: StepRecord, rank: Rank, said: StepReport, at: datetime) -> None:
         row.exchange_s = max(row.exchange_s or 0.0, said.exchange_s)
         row.stall_s = max(row.stall_s, said.stall_s)
     row.tokens = max(row.tokens, said.tokens)
+
+
+def merge_detail(into: StepRecord | Detail, rank: Rank, said: StepReport) -> None:
+    """Fold the rest of it into what is told of the step. Idempotent too."""
+    replica = str(rank.replica.index)
     if rank.rank == 0:
-        row.micro_batches = {**row.micro_batches, replica: list(said.micro_batches)}
-        row.contributors = sum(bool(ids) for ids in row.micro_batches.values())
+        into.micro_batches = {**into.micro_batches, replica: list(said.micro_batches)}
         if said.trained:
-            row.trained = list(said.trained)
+            into.trained = list(said.trained)
     if said.parameter_hash is not None:
-        told = {**row.parameter_hashes.get(str(rank.rank), {}), replica: said.parameter_hash[:64]}
-        row.parameter_hashes = {**row.parameter_hashes, str(rank.rank): told}
+        hashes = {**into.parameter_hashes.get(str(rank.rank), {}), replica: said.parameter_hash[:64]}
+        into.parameter_hashes = {**into.parameter_hashes, str(rank.rank): hashes}
 
 
 def finite(value: float) -> float | None:

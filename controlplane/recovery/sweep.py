@@ -13,8 +13,9 @@ from controlplane.changes.marks import EVERY_S, tell_marked
 from controlplane.dispatch import broadcasts
 from controlplane.dispatch import services as dispatch
 from controlplane.dispatch.models import Command
+from controlplane.fleet.sessions import close_sessions
 from controlplane.jobs.models import Job
-from controlplane.jobs.services import TERMINAL, wake_job
+from controlplane.jobs.services import wake_job
 from controlplane.recovery.answers import after_expiry
 from controlplane.recovery.certificate import certify_due
 from controlplane.recovery.commit import commit
@@ -30,9 +31,19 @@ from controlplane.runtime import events, wakeup
 from controlplane.runtime.clock import ago, now, set_lately
 from controlplane.runtime.isolate import isolated
 from controlplane.runtime.locks import lock_row
+from controlplane.runtime.prepared import MOMENT, Prepared
 
 MAX_JOBS = 100
 MAX_PIECES = 16
+_DUE: Prepared[str] = Prepared(
+    lambda moment: Job.objects.filter(due_at__lte=moment).order_by("due_at").values_list("id", flat=True)[:MAX_JOBS],
+    moment=MOMENT,
+)  # fmt: skip
+_MARKED: Prepared[str] = Prepared(
+    lambda moment: MarkedLines.objects.filter(reports__gt=0, told_at__lte=moment).order_by("job_id")
+    .values_list("job_id", flat=True).distinct()[:MAX_JOBS],
+    moment=MOMENT,
+)  # fmt: skip
 
 
 def sweep() -> None:
@@ -61,8 +72,7 @@ def sweep() -> None:
 
 def wake_due() -> list[str]:
     """Ring every job whose moment has come; returns their ids, oldest first."""
-    rows = Job.objects.filter(due_at__lte=now()).exclude(state__in=TERMINAL).order_by("due_at")
-    job_ids = list(rows.values_list("id", flat=True)[:MAX_JOBS])
+    job_ids = _DUE(moment=now())
     for job_id in job_ids:
         wakeup.wake(job_id)
     return job_ids
@@ -70,8 +80,7 @@ def wake_due() -> list[str]:
 
 def overdue(seconds: float) -> list[str]:
     """Jobs that were due longer ago than that and nobody looked at, oldest first."""
-    rows = Job.objects.filter(due_at__lte=ago(seconds)).exclude(state__in=TERMINAL).order_by("due_at")
-    return list(rows.values_list("id", flat=True)[:MAX_JOBS])
+    return _DUE(moment=ago(seconds))
 
 
 def make_commands() -> int:
@@ -103,8 +112,7 @@ def _expired(command: Command) -> None:
 
 def tell_marks() -> None:
     """Of each job what its logs have said since the timeline told of it."""
-    due = MarkedLines.objects.filter(reports__gt=0, told_at__lte=ago(EVERY_S)).order_by("job_id")
-    for job_id in due.values_list("job_id", flat=True).distinct()[:MAX_JOBS]:
+    for job_id in _MARKED(moment=ago(EVERY_S)):
         with events.unit_of_work():
             rows = JobRows(lock_row(Job, job_id))
             commit(tell_marked(rows), rows)
@@ -121,13 +129,12 @@ def report_unknown() -> None:
 
 
 def close_dead_sessions() -> None:
-    """Of web processes that are gone."""
-    _commit(close_dead)
+    """Of web processes that are gone, each of which may leave thousands."""
+    close_sessions({dead.node_id: dead.session for dead in close_dead(DueRows(None))})
 
 
 def _commit(core: Callable[[DueRows], Iterable[Change | Deadline]]) -> None:
-    """What is due of the fleet, of findings and of connections: of no job. Each by itself: a web process that ends may
-    leave thousands of connections."""
+    """What is due of the fleet and of findings: of no job. Each by itself."""
     rows = DueRows(None)
     for change in core(rows):
         with events.unit_of_work():

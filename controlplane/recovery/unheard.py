@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
-from django.db.models import Exists, OuterRef, Q, Subquery
+from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
 
 from controlplane.fleet.models import Node
 from controlplane.jobs import environment
@@ -28,6 +28,7 @@ from controlplane.recovery.load import NEWEST_STEPS, load_snapshot
 from controlplane.recovery.models import Signal, ViewRow
 from controlplane.runtime.clock import from_s, iso, now_s
 from controlplane.runtime.logs import get
+from controlplane.runtime.prepared import TEXT, Prepared, Several
 
 RUNS = STARTING_JOB | {JobState.RUNNING, JobState.RECOVERING}
 Told = dict[str, Any]
@@ -57,21 +58,25 @@ def of_node(node_id: str) -> list[Told]:
 
 def of_jobs(job_ids: Collection[str]) -> dict[str, list[Told]]:
     """By job, by name of the node; only jobs of which a node is not heard."""
-    found = _open().filter(job_id__in=job_ids)
-    return {job_id: told for job_id, told in _tell(found).items() if told}
+    return {job_id: told for job_id, told in _tell(_OF_JOBS(ids=job_ids)).items() if told}
 
 
 def of_nodes(node_ids: Collection[str]) -> dict[str, list[Told]]:
     """By node, by job; only nodes that are not heard."""
     found: dict[str, list[Told]] = defaultdict(list)
-    for told_of_job in _tell(_open().filter(node_id__in=node_ids)).values():
+    for told_of_job in _tell(_OF_NODES(ids=node_ids)).values():
         for told in told_of_job:
             found[told["node_id"]].append(told)
     return dict(found)
 
 
-def _open() -> Any:
-    return Signal.objects.filter(kind="node_silent", settled_at=None, job__state__in=RUNS, node__isnull=False)
+def _open(**which: Any) -> "QuerySet[Signal]":
+    rows = Signal.objects.filter(kind="node_silent", settled_at=None, job__state__in=RUNS, node__isnull=False, **which)
+    return rows.order_by("job_id", "id")
+
+
+_OF_JOBS: Prepared[Signal] = Prepared(lambda ids: _open(job_id__in=ids), ids=Several(TEXT))
+_OF_NODES: Prepared[Signal] = Prepared(lambda ids: _open(node_id__in=ids), ids=Several(TEXT))
 
 
 def _told(job_id: str, fact: NotHeard) -> Told:
@@ -85,11 +90,11 @@ def _told(job_id: str, fact: NotHeard) -> Told:
     }
 
 
-def _tell(rows: Any) -> dict[str, list[Told]]:
+def _tell(rows: Iterable[Signal]) -> dict[str, list[Told]]:
     """By job id, in order of it; nothing more is read where there is no finding."""
     by_job: dict[str, list[Signal]] = defaultdict(list)
-    for row in rows.order_by("job_id", "id"):
-        by_job[row.job_id].append(row)
+    for row in rows:
+        by_job[str(row.job_id)].append(row)
     if not by_job:
         return {}
     return {

@@ -17,7 +17,6 @@ from agents.core.restore import restore, snapshot
 from agents.core.state import Rank as Known
 from agents.core.state import State
 from agents.core.step import next_deadline_s, resume, step
-from agents.core.values import replace
 from controlplane.protocol.frames import Acked, AgentFrame, AgentHello, Welcome
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.samples import DeviceSample, XidEvent
@@ -331,9 +330,7 @@ class Agent:
         running = self._running
         assert running is not None, "only a living agent sends"
         self._send_due = False
-        state = running.state
-        if state.events:
-            state = replace(state, link=replace(state.link, sent_seq=state.events[0].seq - 1))
+        state = session.unacknowledged(running.state)
         running.state, frame, _ = session.compose(state, self.machine.now_s, hints=hints)
         self._uplink(self.node, self._session, frame)
 

@@ -1,7 +1,8 @@
 """What the simulated server does for one job: its rows and their writer, its outbox, its passes.
 
 Level-triggered: a wake-up (an event, a signal) or the stored deadline has the job looked at, which loads, decides and
-applies. In a world of several jobs `place` says where the job stands in their queue.
+applies. In a world of several jobs `place` says where the job stands in their queue, and `again` what its project's
+quota has for its next attempt.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,6 +11,7 @@ from controlplane.changes.behind import entered_at_once, entered_behind, starts_
 from controlplane.changes.due.findings import report_unknown, settle_old
 from controlplane.changes.due.sessions import close_dead
 from controlplane.changes.marks import tell_marked
+from controlplane.policy.asked import Again
 from controlplane.policy.budget import Entry
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.decide import decide
@@ -57,6 +59,7 @@ class Control:
         self.rows, self.checkers, self._config, self._kernel = rows, checkers, config, kernel
         self.decide: Decide = decide
         self.place: Callable[[Rows, float], QueuePlace | None] = lambda rows, now_s: None
+        self.again: Callable[[Rows, float], Again | None] = lambda rows, now_s: None
         self.on_left: Callable[[], None] = lambda: None
         self.on_made: Callable[[Decision], None] = lambda decision: None
         self.asked = Asked(rows, kernel, checkers, wake, numbers)
@@ -99,7 +102,7 @@ class Control:
         self.store.settle()
         self.rows.decided_on = self.rows.view
         snapshot = load(self.rows, now_s, unsure, self.place(self.rows, now_s))
-        part, answer = parted(snapshot)
+        part, answer = parted(snapshot, lambda: self.again(self.rows, now_s))
         snapshot, plan = decide_asking(part, self._config, answer, judge=self.decide)
         self.next_pass_s = plan.next_pass_s
         changed, behind = False, list[tuple[Decision, int]]()

@@ -9,6 +9,7 @@ false), leave-outs that were taken back, restarts (each is false, too), and fail
 was done of them, and nobody was ended.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -25,13 +26,36 @@ SLICE_S = 10.0
 CALM_S = 40.0
 LOSSES = (0.0, 0.001, 0.01, 0.05, 0.10)
 DELAYS_S = (0.0, 0.3, 1.5)
-STEPS_S = (0.5, 5.0, 25.0)
+STEPS_S, STEP_WEIGHTS = (0.5, 5.0, 25.0), (1, 4, 5)
+"""Short steps seldom: a world costs what its steps cost, and what is counted are heartbeats."""
+RANKS = (1, 2)
 PAUSE_S = (3.0, 15.0)
 STOP_S = (6.6, 8.0)
 SPARE_S = 6.5
 """What a rank may take beyond its slowest step: less than it stops, so that its agent tells of most of them."""
 MARGIN_S = 1.0
 """So long before the end of the pause it is done with its step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Of one world. `loss`: of all messages, and so many are repeated; `delay_s`: frames are up to so much later;
+    `ranks`: of a replica."""
+
+    loss: float
+    delay_s: float
+    step_s: float
+    ranks: int
+
+
+def drawn(chance: Random) -> Setting:
+    """A world's setting, from its seed."""
+    return Setting(
+        loss=chance.choice(LOSSES),
+        delay_s=chance.choice(DELAYS_S),
+        step_s=chance.choices(STEPS_S, STEP_WEIGHTS)[0],
+        ranks=chance.choice(RANKS),
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,15 +88,16 @@ def measure(heartbeats: int, *, seed: int = 1, nodes: int = NODES) -> Count:
     return total
 
 
-def one(seed: int, *, nodes: int = NODES, world_s: float = WORLD_S) -> Count:
+def one(seed: int, *, nodes: int = NODES, world_s: float = WORLD_S, draw: Callable[[Random], Setting] = drawn) -> Count:
     """One world: how bad its network is, how long its steps and pauses are, is drawn from the seed."""
     chance = Random(seed)
-    loss, delay_s, step_s = chance.choice(LOSSES), chance.choice(DELAYS_S), chance.choice(STEPS_S)
-    world = World(seed, plan=_plan(nodes, step_s))
+    setting = draw(chance)
+    world = World(seed, plan=_plan(nodes, setting))
     world.start()
     world.faults.schedule(world_s, 0)
     world.kernel.run(SETTLE_S)
-    world.network.loss, world.network.repeat, world.network.extra_delay_s = loss, loss, delay_s
+    world.network.loss = world.network.repeat = setting.loss
+    world.network.extra_delay_s = setting.delay_s
     count = Count(worlds=1)
     while world.kernel.now_s < world_s - CALM_S:
         world.kernel.run(world.kernel.now_s + chance.uniform(SLICE_S, 6 * SLICE_S))
@@ -118,16 +143,17 @@ def _stop(world: World, process: Process, seconds: float) -> None:
     world.kernel.after(seconds, world.trainer.wake, rank)
 
 
-def _plan(nodes: int, step_s: float) -> WorldPlan:
-    """A replica of two ranks on each node, two micro-batches each; two nodes stay free."""
+def _plan(nodes: int, setting: Setting) -> WorldPlan:
+    """A replica on each node, of one micro-batch a step; two nodes stay free."""
+    step_s, ranks = setting.step_s, setting.ranks
     spec = TrainSpec(
-        resources=Resources(nodes=nodes, gpus_per_node=2),
-        parallelism=Parallelism(tp=2),
+        resources=Resources(nodes=nodes, gpus_per_node=ranks),
+        parallelism=Parallelism(tp=ranks),
         training=Training(steps=10**6, global_batch=nodes, micro_batch=1),
         checkpoint=Checkpoint(interval_steps=20),
         resiliency=Resiliency(timeouts=Timeouts(setup_s=30.0, step_s=SPARE_S + 1.05 * step_s)),
     )
-    names = {f"node-{index:03d}": 2 for index in range(nodes + 2)}
+    names = {f"node-{index:03d}": ranks for index in range(nodes + 2)}
     return WorldPlan(spec=spec, nodes=names, timing=Timing(micro_batch_s=(step_s * 0.95, step_s * 1.05)))
 
 

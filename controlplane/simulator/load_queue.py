@@ -22,6 +22,7 @@ from controlplane.changes.assembly.queue import (
     used_by_project,
 )
 from controlplane.policy import findings
+from controlplane.policy.asked import Again
 from controlplane.policy.checkpoints import TRUSTED
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.leaving import is_away
@@ -31,6 +32,7 @@ from controlplane.policy.queue.demand import first_demand, growth_demand, later_
 from controlplane.policy.queue.ends import limited_s, over_s
 from controlplane.policy.queue.place import FRONT, QueuePlace
 from controlplane.policy.queue.rows import Holder, Lender, Pending, QueueFleet, QueuePlan, Share, Stake, config_of
+from controlplane.policy.queue.schedule import again as placed_again
 from controlplane.policy.queue.schedule import growth, schedule
 from controlplane.policy.queue.shares import in_turn
 from controlplane.policy.queue.words import place_of as place_in
@@ -70,6 +72,19 @@ def place_of(
     if not outranks and not any(map(_waits, others)) and not projects.shares:
         return None
     return place_in(plan_of(rows.jobs, nodes, config, now_s, projects), rows.job_id)
+
+
+def again(
+    rows: Rows, nodes: Iterable[NodeFact], config: PolicyConfig, now_s: float, projects: Projects
+) -> Again | None:
+    """What its project's quota has for a job that runs and is placed again at once; None: its project has none."""
+    if projects.of.get(rows.job_id, "") not in {share.name for share in projects.shares if share.quota is not None}:
+        return None
+    others = {job_id: each for job_id, each in rows.jobs.items() if each is not rows}
+    queue = [_pending(each, config, now_s, projects) for each in others.values() if _waits(each)]
+    begun = _pending(rows, config, now_s, projects)
+    mine = msgspec.structs.replace(begun, demand=later_demand(rows.spec), held="", limit_s=None)
+    return placed_again(queue, fleet_of(others, [], nodes, config, now_s, projects), config_of(config), now_s, mine)
 
 
 def plan_of(

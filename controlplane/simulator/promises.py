@@ -1,8 +1,9 @@
 """Invariants of several jobs on one fleet, watched at each decision and in the end.
 
 I-gang: a job starts with its whole gang. I-yield: nobody yields who need not, nor more often than the policy allows.
-I-part: a job that gives replicas trains on with enough others, in one attempt, and takes back no more than it gave.
-I-quota: a job starts, and takes a replica back, within its project's quota and what others lend it.
+I-part: a job that gives replicas trains on with enough others, in one attempt, and takes back no more than it gave; an
+attempt that follows another in the same breath takes back nothing. I-quota: a job starts, is placed again, and takes a
+replica back, within its project's quota and what others lend it.
 I-kept: a job that yielded continues with what its decision promised. I-starve: nobody waits for what is free. That no
 device has two jobs is I5's, and that no job suffers from another's failure I-evict's and I-restart's, which know of
 each job what is truly wrong with it alone.
@@ -27,7 +28,7 @@ from controlplane.policy.queue.place import HAS_ROOM
 from controlplane.policy.requests import GIVE
 from controlplane.policy.rules import grow, lifecycle, make_room
 from controlplane.protocol.spec import ranks_per_replica, replica_count
-from controlplane.protocol.states import QUEUED_JOB, AttemptState, ReplicaState, RequestState
+from controlplane.protocol.states import QUEUED_JOB, AttemptState, ReplicaState, RequestKind, RequestState
 from controlplane.simulator import load_queue
 from controlplane.simulator.load import load_nodes
 from controlplane.simulator.quota_promises import Quotas
@@ -39,6 +40,12 @@ if TYPE_CHECKING:
 
 TRAINS = (ReplicaState.ACTIVE, ReplicaState.SPARE)
 NOTHING = (RequestState.WITHDRAWN, RequestState.REFUSED, RequestState.LAPSED)
+
+
+def _yields(rows: Rows) -> bool:
+    """It has begun to yield its devices, and nobody has taken that back."""
+    whole = (each for each in rows.requests.values() if each.kind is RequestKind.PREEMPT and not each.gives)
+    return any(each.state is RequestState.TAKEN and not each.withdrawn_by for each in whole)
 
 
 @dataclass(slots=True)
@@ -76,8 +83,18 @@ class Promises:
         if attempt is not None and attempt.number != self._placed.get(run.id, 0):
             self._started(run, is_first=run.id not in self._placed)
             self._placed[run.id] = attempt.number
-            if decision.rule == lifecycle.RULE:
-                self.quotas.started(run)
+            queued = decision.rule == lifecycle.RULE
+            self.quotas.started(run, again=not queued)
+            if not queued and run.rows.attempts:
+                self._again(run)
+
+    def _again(self, run: JobRun) -> None:
+        """An attempt that follows another in the same breath, and has asked the queue nothing."""
+        before = run.rows.attempts[-1]
+        taken = sum(len(row.placements) for row in run.rows.replicas.values())
+        kept = (before.replicas - before.yielded) * ranks_per_replica(before.layout)
+        within = taken <= kept or not before.yielded
+        run.checkers.expect(within, f"I-part: placed again on {taken} devices, of which it had kept {kept}")
 
     # --- who yields -------------------------------------------------------------------------------
 
@@ -157,6 +174,7 @@ class Promises:
         expect(starts >= wanted, f"I-gang: starts with {starts} of {wanted} replicas")
         ranks = starts * ranks_per_replica(attempt.layout)
         expect(placed == ranks, f"I-gang: starts with {placed} of {ranks} ranks")
+        expect(not _yields(rows), "I-kept: starts while it is to yield its devices")
         promise = self._open.pop(run.id, None)
         if promise is None:
             return

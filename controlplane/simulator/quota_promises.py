@@ -1,8 +1,8 @@
 """I-quota, in worlds whose projects have quotas: what each uses, added up from ranks and spare nodes anew.
 
-A job starts from the queue, and takes a replica back, within its project's quota and what others lend and do not use;
-who borrows allows that it is asked to yield. One that recovers has its devices back without asking the queue. What a
-project has of its own nobody of another takes by priority.
+A job starts from the queue, is placed again as its attempt ends, and takes a replica back, within its project's quota
+and what others lend and do not use; who borrows allows that it is asked to yield. A replica that failed has its devices
+back without asking the queue. What a project has of its own nobody of another takes by priority.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from controlplane.protocol.states import QUEUED_JOB
-from controlplane.simulator.load import places
+from controlplane.simulator.load import places, there
 
 if TYPE_CHECKING:
     from controlplane.simulator.job import JobRun
@@ -25,18 +25,21 @@ class Quotas:
         self._world = world
         self.borrowed = 0
 
-    def used(self, project: str) -> int:
-        """Devices of its jobs: under ranks, and spares as many as are asked for."""
+    def used(self, project: str, *, but: JobRun | None = None) -> int:
+        """Devices of its jobs (but of one): under ranks, and spares as many as are asked for."""
         of = self._world.server.projects.of
-        return sum(_counted(run.rows) for run in self._world.runs.values() if run.is_here and of[run.id] == project)
+        here = (run for run in self._world.runs.values() if run.is_here and run is not but)
+        return sum(_counted(run.rows) for run in here if of[run.id] == project)
 
-    def started(self, run: JobRun) -> None:
-        """It has begun, or has one replica more."""
+    def started(self, run: JobRun, *, again: bool = False) -> None:
+        """It has begun, or has one replica more. `again`: it is placed again; what is left of its attempt before
+        leaves, and is counted no more."""
         project = self._world.server.projects.of[run.id]
         share = next((each for each in self._world.server.projects.shares if each.name == project), None)
         if share is None or share.quota is None:
             return
-        over, lent = self.used(project) - share.quota, 0
+        mine = _counted(run.rows, newest=again)
+        over, lent = self.used(project, but=run) + mine - share.quota, 0
         for other in self._world.server.projects.shares:
             if other.name != project and other.quota is not None:
                 unused = other.quota - self.used(other.name)
@@ -59,7 +62,9 @@ class Quotas:
         return (outranked and (its not in quota or owes)) or (owes and mine in quota and self.used(mine) < quota[mine])
 
 
-def _counted(rows: Rows) -> int:
+def _counted(rows: Rows, *, newest: bool = False) -> int:
+    """`newest`: under ranks of its newest attempt alone."""
     kept = sum(node.devices for node in rows.nodes.values() if node.reserved_for == rows.job_id)
     spares = 0 if rows.state in QUEUED_JOB else min(kept, rows.spec.resources.spares.gpus)
-    return len(list(places(rows))) + spares
+    ranks = [place for row in rows.replicas.values() for place in there(row)] if newest else list(places(rows))
+    return len(ranks) + spares

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from controlplane.changes.hearing import HEARD, hear
 from controlplane.changes.silence import fell_silent, is_heard, silence_of
 from controlplane.changes.speaker import Speaker
+from controlplane.policy.asked import Again
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.queue.place import QueuePlace
 from controlplane.policy.queue.schedule import called
@@ -70,8 +71,7 @@ class Server:
         *,
         several: bool = False,
     ) -> None:
-        self.paused_until_s = 0.0
-        self.blind_until_s, self.projects = 0.0, NO_PROJECTS
+        self.paused_until_s, self.blind_until_s, self.projects = 0.0, 0.0, NO_PROJECTS
         self.pauses: list[tuple[float, float]] = []
         self.on_decision: Callable[[str], None] = lambda choice: None
         self._config, self._kernel, self._downlink, self._storage = config, kernel, downlink, storage
@@ -84,9 +84,7 @@ class Server:
             self.submit(first)
         else:
             self.jobs = {rows.job_id: self.fleet}
-        self.first = self.jobs[first.id]
-        self._starts = 0
-        self._web = ""
+        self.first, self._starts, self._web = self.jobs[first.id], 0, ""
         self._begin()
 
     def _control(self, rows: Rows, checkers: Checkers, sick: Sick) -> Control:
@@ -110,7 +108,8 @@ class Server:
             webs=fleet.webs,
         )
         made = self.jobs[job.id] = self._control(rows, job.checkers, job.sick)
-        made.place, made.on_left, made.store.on_freed = self._place, self._wake_front, self._freed
+        made.place, made.again, made.on_left = self._place, self._again, self._wake_front
+        made.store.on_freed = self._freed
         self.ring(job.id)
         return made
 
@@ -326,6 +325,10 @@ class Server:
         asks = rows.state in QUEUED_JOB or (rows.attempt is not None and rows.attempt.yielded > 0)
         nodes = load_nodes(self.fleet.rows, now_s, self._unsure) if asks else ()
         return load_queue.place_of(rows, nodes, self._config, now_s, self.projects)
+
+    def _again(self, rows: Rows, now_s: float) -> Again | None:
+        nodes = load_nodes(self.fleet.rows, now_s, self._unsure)
+        return load_queue.again(rows, nodes, self._config, now_s, self.projects)
 
     def _front(self) -> list[str]:
         return load_queue.front(self.fleet.rows.jobs, self._config, self._kernel.now_s)

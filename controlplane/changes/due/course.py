@@ -14,10 +14,26 @@ Incarnation = tuple[int, int]
 """(replica, incarnation): a number is given once in a job."""
 
 
-class Step(Protocol):
-    """A committed step (from 0) of an attempt, as its ranks have told it. `micro_batches`: ids by replica; `trained`:
-    those in the committed gradient, as the all-reduce counted them (None: not told); `parameter_hashes`: of the
-    state, by rank and then replica; `contributors`: so many have told of micro-batches."""
+class Parts(Protocol):
+    """What ranks told of one step. `micro_batches`: ids by replica; `trained`: those in the committed gradient, as the
+    all-reduce counted them (None: not told); `parameter_hashes`: of the state, by rank and then replica."""
+
+    @property
+    def micro_batches(self) -> Mapping[str, Sequence[int]]:
+        """By replica."""
+
+    @property
+    def trained(self) -> Sequence[int] | None:
+        """In the sum."""
+
+    @property
+    def parameter_hashes(self) -> Mapping[str, Mapping[str, str]]:
+        """By rank."""
+
+
+class Step(Parts, Protocol):
+    """A committed step (from 0) of an attempt, as its ranks have told it. `contributors`: so many have told of
+    micro-batches."""
 
     @property
     def attempt(self) -> int:
@@ -35,20 +51,8 @@ class Step(Protocol):
     def contributors(self) -> int:
         """Replicas."""
 
-    @property
-    def micro_batches(self) -> Mapping[str, Sequence[int]]:
-        """By replica."""
 
-    @property
-    def trained(self) -> Sequence[int] | None:
-        """In the sum."""
-
-    @property
-    def parameter_hashes(self) -> Mapping[str, Mapping[str, str]]:
-        """By rank."""
-
-
-def ledger(step: Step) -> list[int]:
+def ledger(step: Parts) -> list[int]:
     """Ids of the micro-batches in the committed gradient, each as often as it was trained:
     as the all-reduce counted them, else as the replicas told theirs."""
     told = sorted(m for ids in step.micro_batches.values() for m in ids)
@@ -56,7 +60,7 @@ def ledger(step: Step) -> list[int]:
     return told if step.trained is None or doubled else sorted(step.trained)
 
 
-def hashes_equal(step: Step) -> bool | None:
+def hashes_equal(step: Parts) -> bool | None:
     """All replicas hold the same parameters after the step; None: fewer than two told."""
     told = [by_replica for by_replica in step.parameter_hashes.values() if len(by_replica) > 1]
     return all(len(set(by_replica.values())) == 1 for by_replica in told) if told else None

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from controlplane.policy.asked import Again
 from controlplane.policy.queue.ends import Timeline
 from controlplane.policy.queue.kept import Claim, Kept
 from controlplane.policy.queue.place import HAS_ROOM, Turn, Victim
@@ -48,6 +49,16 @@ def growth(
     jobs = [*ahead, grower, *others[len(ahead) :]]
     none = replace(config, max_preemptions=0)
     return _planned(Planning(jobs, fleet, none, now_s), len(ahead) + 1)
+
+
+def again(queue: Iterable[Pending], fleet: QueueFleet, config: QueueConfig, now_s: float, job: Pending) -> Again:
+    """What its project's quota has for a job whose attempt ends and that is placed again in the same breath: as the
+    plan has it for the first in line, as what has begun is kept whole before something new begins. `fleet`: without
+    what the job has."""
+    others = in_turn((each for each in queue if each.id != job.id), fleet.projects)
+    none = replace(config, max_preemptions=0)
+    (entry,) = _planned(Planning([job, *others], fleet, none, now_s), 1).entries
+    return Again(at_most=entry.at_most, why=entry.why if entry.turn is Turn.QUOTA else "")
 
 
 def called(plan: QueuePlan) -> set[str]:

@@ -4,15 +4,16 @@ A greedy set first, then every set that could be cheaper, as long as sets may be
 `Holder.spares` replicas, or the whole of it. Called by `policy.queue.preempt` alone. Pure.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from controlplane.policy.queue.room import Room
 from controlplane.policy.queue.rows import Demand, Holder, Part
 
 Devices = tuple[tuple[str, int], ...]
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,9 @@ class Search:
         self._demand, self._room, self._left, self._most = demand, room, weighed, most
         self._owed, self._lacks = owed or {}, lacks
         self._offers = sorted(offers, key=lambda offer: offer.key)
+        self._of_job: dict[str, list[int]] = defaultdict(list)
+        for number, offer in enumerate(self._offers):
+            self._of_job[offer.job.id].append(number)
         self._best: tuple[int, ...] = ()
         self._bound: tuple[float, int] = (float("inf"), len(offers) + 1)
 
@@ -102,19 +106,30 @@ class Search:
             self._room.restore(undo)
         if not fits:
             return False
-        for number in sorted(kept, key=lambda n: (-self._offers[n].price, n)):
-            less = [each for each in kept if each != number]
-            if self._fits(less):
-                kept = less
-        self._take(tuple(sorted(kept)), sum(self._offers[number].price for number in kept))
+        kept = sorted(self._needed(sorted(kept, key=lambda n: (-self._offers[n].price, n)), []))
+        self._take(tuple(kept), sum(self._offers[number].price for number in kept))
         return True
 
+    def _needed(self, numbers: Sequence[int], beside: list[int]) -> list[int]:
+        """Of these, asked one by one, those without which the others are not enough: the ones that were needed and the
+        ones that come later. The room has what is `beside`. Each is given back once for each halving."""
+        if len(numbers) <= 1:
+            return [] if self._suffices(beside) else list(numbers)
+        half = len(numbers) // 2
+        first, last = numbers[:half], numbers[half:]
+        kept = self._beside(last, lambda: self._needed(first, [*beside, *last]))
+        return kept + self._beside(kept, lambda: self._needed(last, [*beside, *kept]))
+
     def _fits(self, numbers: Sequence[int]) -> bool:
+        return self._beside(numbers, lambda: self._suffices(numbers))
+
+    def _beside(self, numbers: Sequence[int], ask: Callable[[], Answer]) -> Answer:
+        """The answer while the room has the devices of these, too."""
         undo = [self._room.give_back(self._offers[number].devices) for number in numbers]
-        fits = self._suffices(numbers)
+        answer = ask()
         for each in reversed(undo):
             self._room.restore(each)
-        return fits
+        return answer
 
     def _suffices(self, numbers: Iterable[int]) -> bool:
         """When the room has the devices of these."""
@@ -123,12 +138,12 @@ class Search:
 
     def _walk(self, first: int, chosen: tuple[int, ...], cost: float) -> None:
         """Every set that could be cheaper than the best one so far, as long as sets may be weighed."""
-        for number in range(first, len(self._offers)):
+        for number in self._open(first, chosen):
             offer = self._offers[number]
             dearer = cost + offer.price
             if (dearer, len(chosen) + 1) >= self._bound or self._left <= 0:
                 return
-            if not self._suits(number, chosen) or self._jobs((*chosen, number)) > self._most.of_fleet:
+            if not self._suits(number, chosen):
                 continue
             self._left -= 1
             undo = self._room.give_back(offer.devices)
@@ -137,6 +152,13 @@ class Search:
             else:
                 self._walk(number + 1, (*chosen, number), dearer)
             self._room.restore(undo)
+
+    def _open(self, first: int, chosen: Sequence[int]) -> Sequence[int]:
+        """Numbers from `first` on that may come to these: once as many jobs yield as may, those of these jobs."""
+        jobs = {self._offers[number].job.id for number in chosen}
+        if len(jobs) < self._most.of_fleet:
+            return range(first, len(self._offers))
+        return sorted(number for job_id in jobs for number in self._of_job[job_id] if number >= first)
 
     def _suits(self, number: int, chosen: Sequence[int]) -> bool:
         """Not the whole of a job beside one of its replicas, nor more replicas than may leave."""

@@ -38,7 +38,8 @@ from controlplane.policy.plan import (
     Scalar,
     SetJobState,
 )
-from controlplane.policy.requests import KNOWN_END, why_over
+from controlplane.policy.requests import KNOWN_END, begun, parks, why_over, yielded
+from controlplane.policy.rules.lifecycle import parked_words
 from controlplane.policy.rules.ordered_eviction import as_ordered
 from controlplane.policy.rules.preempt_request import YIELDS, newest_kept
 from controlplane.policy.snapshot import JobSnapshot, NodeFact, ReplicaFact
@@ -232,18 +233,13 @@ def _yield(snapshot: JobSnapshot, case: Case, way: Way) -> Decision:
     assert attempt is not None, "an attempt runs"
     left_s = max(0.0, case.end.leaves_s - snapshot.now_s)
     newer = max(0, snapshot.job.committed_step - newest_kept(snapshot))
-    trains = snapshot.job.state in YIELDS
-    decision = _decided(
-        snapshot,
-        case,
-        way,
-        _kept(snapshot, newer, way.needs_s, left_s),
-        (
-            EndAttempt(number=attempt.number, grace_s=left_s),
-            SetJobState(to=JobState.PREEMPTED if trains else JobState.PENDING),
-        ),
-        "",
-    )
+    trains, taken = snapshot.job.state in YIELDS, begun(snapshot)
+    waits = yielded(taken) if taken else (SetJobState(to=JobState.PREEMPTED if trains else JobState.PENDING),)
+    what = _kept(snapshot, newer, way.needs_s, left_s)
+    if by := parks(taken):
+        what += f"; then it is {parked_words(snapshot.job.name, by)}"
+    moves = (EndAttempt(number=attempt.number, grace_s=left_s), *waits)
+    decision = _decided(snapshot, case, way, what, moves, "")
     devices = sum(replica.world_size for replica in live_replicas(snapshot))
     evidence: dict[str, Scalar] = {"newer_steps": newer, "devices": devices}
     key = f"{RULE}:yield:{attempt.number}"

@@ -5,16 +5,19 @@ import zlib
 import msgspec
 
 from controlplane.policy import time_limit
-from controlplane.policy.asked import Need, near, require
+from controlplane.policy.asked import require
 from controlplane.policy.budget import spent, unpaid
 from controlplane.policy.checkpoints import newest_loadable, skipped_corrupt
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.elastic import (
+    Gang,
     first_within,
+    gang,
+    later_attempt,
     later_replicas,
-    layout_for,
     may_start_smaller,
     quota_left,
+    spare_nodes,
     what_is_left,
 )
 from controlplane.policy.errors import PolicyError, Unsatisfiable
@@ -32,7 +35,7 @@ from controlplane.policy.first_view import first_members
 from controlplane.policy.ladder import attempt_due_s, attempt_pool
 from controlplane.policy.layout import Layout, plan_layout
 from controlplane.policy.leaving import kept_words
-from controlplane.policy.placement import Pool, choose_spares, first_pool, place_gang
+from controlplane.policy.placement import Pool, first_pool, place_gang
 from controlplane.policy.plan import (
     Action,
     AnnounceView,
@@ -45,10 +48,10 @@ from controlplane.policy.plan import (
 )
 from controlplane.policy.queue.place import QueuePlace
 from controlplane.policy.slots import wanted
-from controlplane.policy.snapshot import JobSnapshot, Placement
+from controlplane.policy.snapshot import JobSnapshot
 from controlplane.policy.timeouts import grace_needed_s
 from controlplane.policy.titles import number_of
-from controlplane.protocol.spec import Parallelism, TrainSpec, ranks_per_replica, replica_count
+from controlplane.protocol.spec import TrainSpec, ranks_per_replica, replica_count
 from controlplane.protocol.states import QUEUED_JOB, STARTING_JOB, UNFIT, AttemptState, IncidentOutcome, JobState
 
 RULE = "lifecycle"
@@ -93,14 +96,16 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     return ()
 
 
-def place_attempt(snapshot: JobSnapshot, pool: Pool, layout: Layout, spare_nodes: tuple[str, ...]) -> PlaceAttempt:
+def place_attempt(
+    snapshot: JobSnapshot, pool: Pool, layout: Layout, spare_nodes: tuple[str, ...], *, bounded: bool
+) -> PlaceAttempt:
     """The order for the next attempt with this layout, resuming from the newest trusted
-    checkpoint. Raises Unsatisfiable."""
+    checkpoint. `bounded`: by its project's quota, so that it has places for the rest. Raises Unsatisfiable."""
     placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism), tp=layout.parallelism.tp)
     nodes = frozenset(place.node_id for replica in placements for place in replica)
     trusted = newest_loadable(snapshot.checkpoints, layout.parallelism, nodes)
     gave = snapshot.attempt is not None and snapshot.attempt.yielded > 0
-    later = later_replicas(snapshot.job.spec, layout, gave=gave or quota_left(snapshot) is not None)
+    later = later_replicas(snapshot.job.spec, layout, gave=gave or bounded)
     return PlaceAttempt(
         number=max(snapshot.attempt.number if snapshot.attempt else 0, snapshot.job.ahead.attempt) + 1,
         epoch=max(snapshot.job.epoch, snapshot.job.ahead.epoch) + 1,
@@ -111,12 +116,6 @@ def place_attempt(snapshot: JobSnapshot, pool: Pool, layout: Layout, spare_nodes
         resume_step=trusted.step if trusted else 0,
         spare_nodes=spare_nodes,
     )
-
-
-def spare_nodes(spec: TrainSpec, pool: Pool, placements: tuple[tuple[Placement, ...], ...]) -> tuple[str, ...]:
-    """Whole nodes kept free beside these placements. Raises Unsatisfiable."""
-    used = {placement.node_id for replica in placements for placement in replica}
-    return choose_spares(pool.without_nodes(used), spec.resources.spares.gpus, near=used)
 
 
 def resume_words(snapshot: JobSnapshot, order: PlaceAttempt) -> str:
@@ -147,7 +146,7 @@ def _place(snapshot: JobSnapshot, config: PolicyConfig) -> Decision:
         layout, placements, spares, used = _arrange(snapshot, config, pool)
     except PolicyError as error:
         return _wait(snapshot, f"{error}.{left_out(snapshot)}{kept_words(snapshot, config)}", pool.size)
-    order = place_attempt(snapshot, used, layout, spares)
+    order = place_attempt(snapshot, used, layout, spares, bounded=quota_left(snapshot) is not None)
     assert order.placements == placements, "placing is deterministic"
     nodes = sorted({p.node_id for replica in placements for p in replica})
     return Decision(
@@ -191,9 +190,7 @@ def _open_pool(snapshot: JobSnapshot, config: PolicyConfig) -> Pool:
     return others if as_many else pool
 
 
-def _arrange(
-    snapshot: JobSnapshot, config: PolicyConfig, pool: Pool
-) -> tuple[Layout, tuple[tuple[Placement, ...], ...], tuple[str, ...], Pool]:
+def _arrange(snapshot: JobSnapshot, config: PolicyConfig, pool: Pool) -> tuple[Layout, Gang, tuple[str, ...], Pool]:
     """With the part of the pool that it takes. A first attempt has the shape that was asked for, or, of an elastic job
     for which there is no room so, any."""
     spec, most = snapshot.job.spec, quota_left(snapshot)
@@ -209,25 +206,10 @@ def _arrange(
             except PolicyError:
                 if not may_start_smaller(spec, pool.size):
                     raise
-    layout = layout_for(snapshot, pool, most=most)
-    require(snapshot, gang(snapshot, layout.replicas, layout.parallelism), config.fresh_s)
-    placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism), tp=layout.parallelism.tp)
-    ranks = sum(map(len, placements))
-    spared = most is None or ranks + max(0, spec.resources.spares.gpus) <= most
-    return layout, placements, best_effort_spares(spec, pool, placements) if spared else (), pool
+    return *later_attempt(snapshot, config, pool, most=most), pool
 
 
-def gang(snapshot: JobSnapshot, replicas: int, parallelism: Parallelism) -> Need:
-    """What an attempt of so many replicas needs, with its spares."""
-    return Need(
-        replicas=replicas,
-        ranks=ranks_per_replica(parallelism),
-        spare_devices=max(0, snapshot.job.spec.resources.spares.gpus),
-        near=near(snapshot, [{node_id for replica in snapshot.replicas for node_id in nodes_of(replica)}]),
-    )
-
-
-def first_attempt(spec: TrainSpec, pool: Pool) -> tuple[Layout, tuple[tuple[Placement, ...], ...], tuple[str, ...]]:
+def first_attempt(spec: TrainSpec, pool: Pool) -> tuple[Layout, Gang, tuple[str, ...]]:
     """All that a job asks for, its spares too, or nothing; a dry run asks the same. Raises
     PolicyError with what is missing."""
     replicas, per_replica = replica_count(spec), ranks_per_replica(spec.parallelism)
@@ -238,14 +220,6 @@ def first_attempt(spec: TrainSpec, pool: Pool) -> tuple[Layout, tuple[tuple[Plac
         wanted = spec.resources.gpu_type
         raise Unsatisfiable(f"{error} (of type {wanted})" if wanted else str(error)) from error
     return plan_layout(spec, max(replicas * per_replica, pool.size)), placements, spares
-
-
-def best_effort_spares(spec: TrainSpec, pool: Pool, placements: tuple[tuple[Placement, ...], ...]) -> tuple[str, ...]:
-    """Spares if they are there; a recovering job does not wait for them."""
-    try:
-        return spare_nodes(spec, pool, placements)
-    except PolicyError:
-        return ()
 
 
 def _wait(snapshot: JobSnapshot, reason: str, free: int) -> Decision:

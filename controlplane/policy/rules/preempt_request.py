@@ -17,16 +17,13 @@ from controlplane.policy.failures import actionable
 from controlplane.policy.ladder import out_of_service
 from controlplane.policy.plan import (
     PREEMPTED,
-    AnswerRequest,
     Decision,
     EndAttempt,
-    ParkJob,
     RequestCheckpoint,
-    SetJobState,
     SettleSignals,
 )
 from controlplane.policy.request_facts import RequestFact
-from controlplane.policy.requests import SUCCEEDED, answer, asked, ended_early, grace_s, of_kind
+from controlplane.policy.requests import SUCCEEDED, answer, asked, begun, ended_early, grace_s, of_kind, yielded
 from controlplane.policy.rules.restart import ended_with_it
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.policy.titles import number_of, of_failures, short
@@ -40,9 +37,22 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     """One answer to each that has come further; the attempt ends for all that were begun at once."""
     requests = tuple(request for request in of_kind(snapshot, RequestKind.PREEMPT) if not request.gives)
     found = tuple(d for d in (_answer(snapshot, config, request) for request in requests) if d is not None)
-    begun = tuple(r for r in requests if r.state is RequestState.TAKEN and not r.withdrawn_by)
-    end = _end(snapshot, config, begun) if begun and not found else None
+    taken = begun(snapshot)
+    if not taken:
+        return found
+    why = restart_reason(snapshot, config, actionable(snapshot, config))
+    if why is not None:
+        # An attempt that ends anyway ends for all who ask: else `restart` would place it again, or have the job wait
+        # for devices, and the attempt that follows would have to end as soon as it starts.
+        taken += tuple(each for each in requests if _may_begin(snapshot, each))
+    end = _end(snapshot, config, taken, why) if not found or why is not None else None
     return (end,) if end is not None else found
+
+
+def _may_begin(snapshot: JobSnapshot, request: RequestFact) -> bool:
+    """Nothing speaks against it."""
+    waits = request.state is RequestState.OPEN and ended_early(snapshot, request, RULE) is None
+    return waits and not _cannot(snapshot, request)
 
 
 def newest_kept(snapshot: JobSnapshot) -> int:
@@ -88,15 +98,15 @@ def _begin(snapshot: JobSnapshot, config: PolicyConfig, request: RequestFact) ->
     return answer(RULE, request, RequestState.TAKEN, sentence, act, evidence=evidence)
 
 
-def _end(snapshot: JobSnapshot, config: PolicyConfig, begun: tuple[RequestFact, ...]) -> Decision | None:
-    """The attempt ends for these requests; None: it saves still, or `restart` fails the job for good."""
+def _end(
+    snapshot: JobSnapshot, config: PolicyConfig, taken: tuple[RequestFact, ...], why: RestartReason | None
+) -> Decision | None:
+    """The attempt ends for these requests; None: it saves still, or `restart` fails the job for good. `why` it cannot
+    continue (None: it can)."""
     attempt, failures = snapshot.attempt, actionable(snapshot, config)
-    if attempt is None or not attempt_live(snapshot):
+    if attempt is None or not attempt_live(snapshot) or (why is not None and why.final):
         return None
-    why = restart_reason(snapshot, config, failures)
-    if why is not None and why.final:
-        return None
-    cause = _why_now(snapshot, config, begun, why)
+    cause = _why_now(snapshot, config, taken, why)
     if cause is None:
         return None
     saved = cause == ""
@@ -105,47 +115,44 @@ def _end(snapshot: JobSnapshot, config: PolicyConfig, begun: tuple[RequestFact, 
     lost = 0 if saved else newer
     step_s = snapshot.learned.step_s or config.default_step_s
     devices = sum(replica.world_size for replica in live_replicas(snapshot))
-    parked = next((request for request in begun if not request.urgent), None)
     settled = ended_with_it(snapshot, config, failures, why.signal_ids if why is not None else ())
     return Decision(
         rule=RULE,
         choice="preempt",
         reason_code=PREEMPTED,
-        sentence=_sentence(snapshot, begun, cause, newer, leave_s),
+        sentence=_sentence(snapshot, taken, cause, newer, leave_s),
         key=f"preempt:{attempt.number}",
         actions=(
             EndAttempt(number=attempt.number, grace_s=leave_s),
-            SetJobState(to=JobState.PREEMPTED),
-            *((ParkJob(by=parked.by),) if parked is not None else ()),
+            *yielded(taken),
             *out_of_service(snapshot, config, failures),
             *((SettleSignals(signal_ids=settled),) if settled else ()),
-            *(AnswerRequest(request=request.id, to=RequestState.DONE) for request in begun),
         ),
         evidence={
             "resumes_at_step": snapshot.job.committed_step - lost,
             "lost_steps": lost,
             "devices": devices,
-            "urgent": ", ".join(request.urgent for request in begun if request.urgent),
-            "expected_gpu_s": max(request.value for request in begun),
+            "urgent": ", ".join(request.urgent for request in taken if request.urgent),
+            "expected_gpu_s": max(request.value for request in taken),
         },
         signal_ids=tuple(sorted({signal for failure in failures for signal in failure.signal_ids})),
         cost_gpu_s=lost * step_s * devices + _again_s(snapshot, config) * devices,
-        title=of_failures(snapshot, failures) or short(asked(begun[0])),
+        title=of_failures(snapshot, failures) or short(asked(taken[0])),
     )
 
 
 def _why_now(
-    snapshot: JobSnapshot, config: PolicyConfig, begun: tuple[RequestFact, ...], why: RestartReason | None
+    snapshot: JobSnapshot, config: PolicyConfig, taken: tuple[RequestFact, ...], why: RestartReason | None
 ) -> str | None:
     """Why the attempt ends though it is not saved, in words; "": it is; None: it does not end yet."""
-    since_s = min(request.taken_s if request.taken_s is not None else request.asked_s for request in begun)
+    since_s = min(request.taken_s if request.taken_s is not None else request.asked_s for request in taken)
     if snapshot.job.committed_step <= newest_kept(snapshot):
         return ""
     if any(c.committed_s >= since_s and c.holders is None and c.state in TRUSTED for c in snapshot.checkpoints):
         return ""
     if why is not None:
         return f"nobody is left who could save ({why.sentence})"
-    refused = next((r.carried for r in begun if r.carried not in ("", SUCCEEDED)), "")
+    refused = next((r.carried for r in taken if r.carried not in ("", SUCCEEDED)), "")
     if refused:
         return f"the ranks did not save ({refused})"
     if snapshot.now_s >= since_s + grace_s(snapshot, config):
@@ -153,10 +160,10 @@ def _why_now(
     return None
 
 
-def _sentence(snapshot: JobSnapshot, begun: tuple[RequestFact, ...], cause: str, newer: int, leave_s: float) -> str:
+def _sentence(snapshot: JobSnapshot, taken: tuple[RequestFact, ...], cause: str, newer: int, leave_s: float) -> str:
     """Why, and what is kept and lost."""
     base = newest_kept(snapshot)
-    wanted = "; ".join(asked(request) for request in begun)
+    wanted = "; ".join(asked(request) for request in taken)
     kept = f"the checkpoint of step {base}" if base else "step 0"
     if cause:
         return (
@@ -168,7 +175,7 @@ def _sentence(snapshot: JobSnapshot, begun: tuple[RequestFact, ...], cause: str,
             f"{wanted}. {kept[:1].upper()}{kept[1:]} is committed: the attempt ends. Its ranks save"
             f" {number_of(newer, 'newer step')} as they leave, within {leave_s:.0f} s."
         )
-    return f"{wanted}. It ends at {kept}: no committed step is lost."
+    return f"{wanted}. It ends at {kept}: the step in hand is trained again, no other is lost."
 
 
 def _again_s(snapshot: JobSnapshot, config: PolicyConfig) -> float:

@@ -9,16 +9,16 @@
 import msgspec
 
 from controlplane.policy import prices, ways
-from controlplane.policy.asked import require
 from controlplane.policy.budget import spent as spent_budget
 from controlplane.policy.checkpoints import Astray, fall_back, led_astray, newest_trusted
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.elastic import layout_for
+from controlplane.policy.elastic import again as quota_again
+from controlplane.policy.elastic import kept, later_attempt, what_bounds
 from controlplane.policy.ends import BAD_NUMBERS, SPIKED, TOO_FEW, RestartReason, restart_reason
 from controlplane.policy.errors import PolicyError
 from controlplane.policy.failures import actionable
 from controlplane.policy.ladder import attempt_pool, out_of_service, stays_open
-from controlplane.policy.placement import Pool, place_gang
+from controlplane.policy.placement import Pool
 from controlplane.policy.plan import (
     UNPAID,
     Action,
@@ -33,19 +33,13 @@ from controlplane.policy.plan import (
 )
 from controlplane.policy.pools import why_none
 from controlplane.policy.proved import Failure
-from controlplane.policy.rules.lifecycle import (
-    best_effort_spares,
-    gang,
-    place_attempt,
-    resume_words,
-)
+from controlplane.policy.rules.lifecycle import place_attempt, resume_words
 from controlplane.policy.rules.replica_failure import look_first
 from controlplane.policy.signals import with_trait
 from controlplane.policy.signals.base import Trait
 from controlplane.policy.snapshot import AttemptFact, JobSnapshot
 from controlplane.policy.timeouts import grace_needed_s
 from controlplane.policy.titles import of_failures, short
-from controlplane.protocol.spec import ranks_per_replica
 from controlplane.protocol.states import STARTING_JOB, UNFIT, IncidentOutcome, JobState
 
 RULE = "restart"
@@ -82,7 +76,7 @@ def again(
     """End the attempt and place the next one; where it finds no place, the job queues."""
     pool = attempt_pool(snapshot, config, failures)
     astray = led_astray(snapshot, at_once=why.code == SPIKED) if why.code in BAD_NUMBERS else Astray()
-    choice, outcome, moves = _next(fall_back(snapshot, astray), config, pool, why)
+    choice, outcome, moves = _next(fall_back(snapshot, astray), config, pool, attempt, why)
     case = ways.case_of(snapshot, config, failures)
     cost_s = prices.restart_s(case.times, case.stakes)
     if choice == ways.QUEUE:
@@ -138,21 +132,24 @@ def _not_now(way: ways.Way, outcome: str) -> ways.Way:
 
 
 def _next(
-    snapshot: JobSnapshot, config: PolicyConfig, pool: Pool, why: RestartReason
+    snapshot: JobSnapshot, config: PolicyConfig, pool: Pool, attempt: AttemptFact, why: RestartReason
 ) -> tuple[str, str, tuple[Action, ...]]:
-    """(choice, what comes of it in words, actions): the next attempt, or the queue."""
+    """(choice, what comes of it in words, actions): the next attempt, or the queue. What is placed again here has asked
+    nobody: it takes back nothing that it yielded, and no more than its project's quota has for it."""
     queue = (SetJobState(to=JobState.PENDING),)
     if why.code == UNFIT:
         return "queue", "its starts are tried again after a pause", queue
     try:
-        layout = layout_for(snapshot, pool)
-        require(snapshot, gang(snapshot, layout.replicas, layout.parallelism), config.fresh_s)
-        placements = place_gang(pool, layout.replicas, ranks_per_replica(layout.parallelism), tp=layout.parallelism.tp)
-        spares = best_effort_spares(snapshot.job.spec, pool, placements)
-        order = place_attempt(snapshot, pool, layout, spares)
+        quota = quota_again(snapshot, config)
+        if quota.why:
+            return "queue", f"waits for its project's quota: {quota.why}", queue
+        most, keeps = quota.at_most, kept(attempt)
+        layout, _, spares = later_attempt(snapshot, config, pool, most=most, keeps=keeps)
+        order = place_attempt(snapshot, pool, layout, spares, bounded=most is not None)
     except PolicyError as error:
         return "queue", why_none(snapshot, f"waits for devices: {error}"), queue
-    outcome = f"attempt {order.number} starts {resume_words(snapshot, order)} ({layout.reason})"
+    words = f"{layout.reason}{what_bounds(most, keeps)}"
+    outcome = f"attempt {order.number} starts {resume_words(snapshot, order)} ({words})"
     state = () if snapshot.job.state in STARTING_JOB else (SetJobState(to=JobState.STARTING),)
     return "restart", outcome, (order, *state)
 
