@@ -48,6 +48,8 @@ class Scene:
     left_out: list[str] = field(default_factory=list)
     healing: list[Callable[[], None]] = field(default_factory=list)
     rounds: list[tuple[str, float]] = field(default_factory=list)
+    calm: list[tuple[int, int]] = field(default_factory=list)
+    """Steps that were committed before and after nothing was done for a while."""
 
     def begin(self, name: str) -> None:
         """A round; what is done from now on is of it."""

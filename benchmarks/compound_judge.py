@@ -145,15 +145,19 @@ def wrong_steps(steps: Sequence[Json]) -> list[str]:
     return gaps + inexact + [f"step {step['step']}: replicas differ" for step in steps if step["hashes_equal"] is False]
 
 
-def undisturbed_step_s(steps: Sequence[Json], *, replicas: int) -> float:
+def undisturbed_step_s(
+    steps: Sequence[Json], *, replicas: int, within: Sequence[tuple[int, int]] | None = None
+) -> float:
     """What a step takes while nothing happens: the median time from one commit to the next, of those that
-    follow two of the same epoch with all the contributors that were asked for. What ranks say that a step took
-    is no measure of it: their clocks overlap, and the longest of six is more than what passed."""
+    follow two of the same epoch with all the contributors that were asked for; `within` these ranges of steps (first,
+    one past the last), or wherever they are. What ranks say that a step took is no measure of it: their clocks
+    overlap, and the longest of six is more than what passed."""
     ordered = sorted(steps, key=lambda step: (step["attempt"], step["step"]))
     calm = [
         seconds(later["at"]) - seconds(step["at"])
         for first, step, later in zip(ordered, ordered[1:], ordered[2:], strict=False)
         if first["epoch"] == step["epoch"] == later["epoch"] and later["contributors"] == replicas
+        if within is None or any(begin <= first["step"] and later["step"] < end for begin, end in within)
     ]
     assert calm, f"no step was trained undisturbed by {replicas} replicas"
     return median(calm)

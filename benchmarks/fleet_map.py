@@ -9,7 +9,7 @@ node and of ten nodes changed before each turn; and all of it read anew, which w
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from benchmarks.own_database import own_database
 from benchmarks.report import Report
@@ -44,7 +44,7 @@ def _measure(nodes: int, turns: int, report: Report) -> float:
     from controlplane.fleet.services import set_device_risk
     from controlplane.sentinel.fleetmap import MapFollower, read_map
 
-    _fill(nodes)
+    fill(nodes)
     follower = MapFollower()
     follower.turn()
 
@@ -67,7 +67,7 @@ def _measure(nodes: int, turns: int, report: Report) -> float:
         medians.append(sorted(took)[len(took) // 2])
         goal = f"<= {GOAL_MS:g}" if number == 10 else ""
         report.add(f"{size}: {number} nodes changed", "ms", took, goal=goal)
-    assert follower.map == read_map(), "the map that was followed is not the one that is read"
+    assert follower.maps[0] == read_map(), "the map that was followed is not the one that is read"
     report.facts[f"whole reads of {nodes} nodes meanwhile"] = follower.whole_reads - 1
     return medians[-1]
 
@@ -78,8 +78,13 @@ def _timed(act: Callable[[], object]) -> float:
     return (time.perf_counter() - began_s) * 1000.0
 
 
-def _fill(nodes: int) -> None:
-    """This fleet, and no other: of the one before, nothing is left."""
+def device_id(node_id: str, index: int) -> str:
+    """As short as a key may be."""
+    return f"{node_id.removeprefix('node_')}.{index}"
+
+
+def fill(nodes: int, ids: Sequence[str] = ()) -> None:
+    """This fleet, and no other: of the one before, nothing is left. `ids`: of its nodes, where they matter."""
     from django.db import transaction
     from django.utils import timezone
 
@@ -92,19 +97,19 @@ def _fill(nodes: int) -> None:
     for kind in (Rank, Replica, Attempt, Job, Device, Node):
         kind.objects.all().delete()
     with transaction.atomic():
-        ids = [f"node_{nodes}_{number}" for number in range(nodes)]
+        ids = ids or [f"node_{nodes}_{number}" for number in range(nodes)]
         Node.objects.bulk_create(
             [Node(id=id_, name=f"n{id_}", public_key=id_, connected=True, connected_at=ago(3600.0)) for id_ in ids]
         )
         Device.objects.bulk_create(
-            [Device(id=f"{id_}.{index}", node_id=id_, index=index) for id_ in ids for index in range(DEVICES)]
+            [Device(id=device_id(id_, index), node_id=id_, index=index) for id_ in ids for index in range(DEVICES)]
         )
         for first in range(0, nodes, NODES_A_JOB):
             mine = ids[first : first + NODES_A_JOB]
             spec = TrainSpec(resources=Resources(nodes=1, gpus_per_node=1))
             job = submit_job(JobSpec(metadata=Metadata(name=f"job-{first}"), spec=spec), owner="a", actor="a")
             attempt = Attempt.objects.create(job=job, number=1, layout={}, replicas=1, checkpoint_dir="/none")
-            places = [(id_, f"{id_}.{index}") for id_ in mine for index in range(DEVICES)]
+            places = [(id_, device_id(id_, index)) for id_ in mine for index in range(DEVICES)]
             for number in range(0, len(places), RANKS_A_REPLICA):
                 replica = Replica.objects.create(attempt=attempt, index=number // RANKS_A_REPLICA, incarnation=1)
                 Rank.objects.bulk_create(

@@ -20,7 +20,7 @@ from statistics import mean
 from typing import Any
 
 from benchmarks.report import Report, quantile
-from benchmarks.seed_lines import lines_of
+from benchmarks.seed_lines import lines_of, state_of_sources
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.decide import decide
 from controlplane.policy.plan import Plan
@@ -81,6 +81,7 @@ def summed(lines: list[dict[str, Any]], *, seed: int) -> Report:
         "states": len(lines),
         "of them over before anything was decided": sum(line.get("chosen") == "" for line in lines),
         "first seed": seed * SEEDS_APART,
+        "state of the sources": state_of_sources(),
         "worlds": sum(len(each.costs) for each in judged),
         "mean regret (%)": round(mean(regrets), 3),
         "p99 regret (%)": round(quantile(sorted(regrets), 0.99), 3),

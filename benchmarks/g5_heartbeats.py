@@ -4,8 +4,8 @@
 
 Each world of `controlplane.simulator.heartbeats` has a seed of its own: the real policy and step protocol over
 a simulated network, clock and trainer. A world is a line of the file as soon as it has run, so that a run
-that was stopped goes on where it was when it is started again with the same file. One core of the machine
-that this was written on simulates some 4,000 heartbeats a second: 10^8 take seven hours of it.
+that was stopped goes on where it was when it is started again with the same file. 10^8 take some three hours of
+one core of the machine that this was written on.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Report
-from benchmarks.seed_lines import lines_of
+from benchmarks.seed_lines import lines_of, state_of_sources
 from controlplane.simulator.heartbeats import NODES, Count, heartbeats_of_a_world, is_clean, one, table
 
 
@@ -59,6 +59,7 @@ def main(argv: list[str]) -> int:
         "restarts": total.restarts,
         "holds": total.holds,
         "first seed": options.seed,
+        "state of the sources": state_of_sources(),
     }
     report.finish()
     return 0 if is_clean(total) and total.heartbeats >= options.heartbeats else 1

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from scripts.private_postgres import private_postgres
+from controlplane.demo.private_postgres import private_postgres
 
 
 @contextmanager
