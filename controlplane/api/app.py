@@ -7,6 +7,7 @@ from controlplane.api.errors import install
 from controlplane.api.routers import (
     audit,
     breakers,
+    columns,
     demo,
     events,
     fleet,
@@ -50,6 +51,7 @@ def build() -> NinjaAPI:
         requests,
         events,
         fleet,
+        columns,
         identity,
         installation,
         series,

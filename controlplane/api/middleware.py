@@ -8,6 +8,7 @@ from django.http import HttpRequest, HttpResponse
 
 from controlplane.access.refusals import refusals
 from controlplane.api import probes
+from controlplane.api.compressed import compress_rows
 from controlplane.api.errors import respond
 from controlplane.api.problems import BY_STATUS, CONTENT_TYPE, Kind, Problem, answer
 from controlplane.protocol.plain import text_fault
@@ -46,6 +47,8 @@ class ApiEdgeMiddleware:
         if response.status_code >= 400 and not response.get("Content-Type", "").startswith(CONTENT_TYPE):
             response = _as_problem(request, response)
         response.setdefault("Cache-Control", "no-store")
+        if getattr(response, "holdfast_rows", False):
+            compress_rows(request, response)
         if response.status_code in AUDITED:
             _audit_refusal(request, response)
         return response

@@ -18,7 +18,7 @@ from controlplane.protocol.states import LIVE_INCIDENT, IncidentOutcome, Inciden
 from controlplane.recovery import deadletter, health_gate
 from controlplane.recovery.incidents import need_attention
 from controlplane.recovery.models import Decision, Incident
-from controlplane.recovery.present import decision_summary, incident_summary
+from controlplane.recovery.present import decision_summaries, incident_summary
 from controlplane.recovery.present_breakers import open_ones
 from controlplane.runtime import beats, bus, seal
 from controlplane.runtime.clock import iso, now
@@ -49,7 +49,7 @@ def overview(rights: Rights) -> dict[str, Any]:
         "goodput_24h": effective,
         "goodput_estimated": estimated,
         "recent_incidents": [incident_summary(row) for row in incidents[:RECENT]],
-        "recent_decisions": [decision_summary(row) for row in decisions[:RECENT]],
+        "recent_decisions": decision_summaries(decisions[:RECENT]),
         "health": health(),
         "breakers": open_ones(),
     }

@@ -22,6 +22,7 @@ from controlplane.protocol.plain import first_fault, text_fault
 MAX_LIMIT = 500
 DEFAULT_LIMIT = 50
 MAX_STEPS = 2000
+UNCHANGED = "Use `next` of the page before, unchanged, on the same list."
 
 Limit = Annotated[int, Described(ge=1, le=MAX_LIMIT, description="Rows of a page.")]
 Row = TypeVar("Row", bound=Model)
@@ -83,7 +84,7 @@ def decode(cursor: str | None, name: str) -> str | None:
         text = ""
     of, _, key = text.partition("\n")
     if of != name or not key or text_fault(key):
-        raise Problem(Kind.BAD_CURSOR, "Use `next` of the page before, unchanged, on the same list.")
+        raise Problem(Kind.BAD_CURSOR, UNCHANGED)
     return key
 
 
@@ -98,7 +99,7 @@ def _typed(rows: QuerySet[Row], key: str, after: str) -> Any:
     try:
         value = field.to_python(after)
     except ValidationError as error:
-        raise Problem(Kind.BAD_CURSOR, "Use `next` of the page before, unchanged, on the same list.") from error
+        raise Problem(Kind.BAD_CURSOR, UNCHANGED) from error
     if first_fault(value):
-        raise Problem(Kind.BAD_CURSOR, "Use `next` of the page before, unchanged, on the same list.")
+        raise Problem(Kind.BAD_CURSOR, UNCHANGED)
     return value

@@ -12,7 +12,7 @@ from controlplane.protocol.spec import JobSpec
 from controlplane.protocol.spec_fault import Ground
 from controlplane.protocol.spec_lint import LintResult, lint
 from controlplane.protocol.spec_text import SpecTextError, parse_json, parse_yaml
-from controlplane.runtime import bus
+from controlplane.runtime import shards
 
 YAML_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
 FLEET = "fleet"
@@ -41,8 +41,8 @@ def read(request: HttpRequest) -> LintResult:
 def reachable_risk() -> float:
     """What the devices here can score at most, by the readings that they give now; 1 while none
     was scored or that is not known."""
-    told = (bus.read_live(FLEET) or {}).get("reachable_risk")
-    return float(told) if isinstance(told, int | float) else 1.0
+    told = [part.get("reachable_risk") for part in shards.read_parts(FLEET)]
+    return max((float(each) for each in told if isinstance(each, int | float)), default=1.0)
 
 
 def required(result: LintResult) -> JobSpec:

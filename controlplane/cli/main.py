@@ -10,6 +10,7 @@ import typer
 from controlplane.cli.commands import (
     account,
     audit,
+    bench,
     breaker,
     chaos,
     fleet,
@@ -26,6 +27,7 @@ from controlplane.cli.commands import (
     request,
     reservation,
     shadow,
+    slurm,
     window,
 )
 from controlplane.cli.context import STATE, hint
@@ -49,6 +51,7 @@ for name, group in (
     ("incident", recovery.incident), ("decision", recovery.decision),
     ("request", request.app), ("policy", policy.app), ("project", project.app),
     ("audit", audit.app), ("token", account.token), ("join-token", join_token.app), ("import", imports.app),
+    ("slurm", slurm.app), ("bench", bench.app),
 ):  # fmt: skip
     app.add_typer(group, name=name)
 policy.app.command("dry-run")(replay.dry_run)

@@ -7,6 +7,7 @@ Forwarded headers are not read by uvicorn: `runtime.address` does, from named pr
 
 import argparse
 import sys
+from pathlib import Path
 
 import uvicorn
 
@@ -21,8 +22,11 @@ MAX_SOCKET_MESSAGE_BYTES = 2 * MAX_FRAME_BYTES
 MAX_HEAD_BYTES = 65_536
 
 
-def config(host: str, port: int, *, graceful_s: int, log_level: str = "warning") -> uvicorn.Config:
-    """What `make demo`, the containers and the units run."""
+def config(
+    host: str, port: int, *, graceful_s: int, tls: tuple[Path, Path] | None = None, log_level: str = "warning"
+) -> uvicorn.Config:
+    """What `make demo`, the containers and the units run. `tls`: certificate and key in PEM, where no proxy stands in
+    front of it."""
     from controlplane.config.http import DeadlineProtocol
 
     return uvicorn.Config(
@@ -38,6 +42,8 @@ def config(host: str, port: int, *, graceful_s: int, log_level: str = "warning")
         server_header=False,
         access_log=False,
         timeout_graceful_shutdown=graceful_s,
+        ssl_certfile=str(tls[0]) if tls else None,
+        ssl_keyfile=str(tls[1]) if tls else None,
         log_level=log_level,
     )
 
@@ -48,10 +54,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--timeout-graceful-shutdown", type=int, default=10, help="seconds")
+    parser.add_argument("--tls-certificate", type=Path, help="PEM; serve https and wss by it")
+    parser.add_argument("--tls-key", type=Path, help="PEM; of --tls-certificate")
     options = parser.parse_args(arguments)
+    if (options.tls_certificate is None) is not (options.tls_key is None):
+        parser.error("--tls-certificate and --tls-key go together")
     close_files()
     start_or_say_why()
-    server = uvicorn.Server(config(options.host, options.port, graceful_s=options.timeout_graceful_shutdown))
+    tls = (options.tls_certificate, options.tls_key) if options.tls_key else None
+    server = uvicorn.Server(config(options.host, options.port, graceful_s=options.timeout_graceful_shutdown, tls=tls))
     server.run()
     return 0 if server.started else 3
 

@@ -6,6 +6,18 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """How agents on other machines reach an installation: `host` as they name it, `bind` the address that is listened
+    on for them, `port` for TLS by `certificate` and `key` (PEM)."""
+
+    host: str
+    bind: str
+    port: int
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DemoConfig:
     """`nodes` carry jobs, `spare_nodes` more of the same; `devices_per_node` simulated
     GPUs each. `directory` holds everything the demo writes. `reference_when`: as
@@ -13,7 +25,8 @@ class DemoConfig:
     as HOLDFAST_REFERENCE_RUNS.
     `trainer_nice`: as HOLDFAST_TRAINER_NICE; here ranks share the cores with the control plane,
     on GPU nodes they have their own. Much of it, and each decision holds a step up. `server_env`: more
-    environment for web, sentinel, worker and beat."""
+    environment for web, sentinel, worker and beat. `outside` None: loopback alone. `demo` False: no panel of faults,
+    and no agents are started here."""
 
     directory: Path
     host: str = "127.0.0.1"
@@ -27,6 +40,8 @@ class DemoConfig:
     reference_runs: str = "auto"
     trainer_nice: int = 3
     server_env: Mapping[str, str] = field(default_factory=dict)
+    outside: Outside | None = None
+    demo: bool = True
 
     @property
     def node_names(self) -> tuple[str, ...]:

@@ -4,7 +4,8 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
@@ -27,12 +28,19 @@ class Refused(RuntimeError):
 
 class Driver:
     """Speaks to one server with one token. `tick` is called while waiting (the
-    supervisor's, where the same process supervises)."""
+    supervisor's, where the same process supervises). `headers`: what a proxy in front of it would add."""
 
-    def __init__(self, base_url: str, token: str, tick: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        token: str,
+        tick: Callable[[], None] | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._base = base_url + "/api/v1"
         self._token = token
         self._tick = tick
+        self._headers = dict(headers)
 
     def get(self, path: str) -> Any:
         """GET under /api/v1."""
@@ -88,7 +96,7 @@ class Driver:
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        headers = {**self._headers, "Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         request = urllib.request.Request(self._base + path, data=data, headers=headers, method=method)  # noqa: S310
         try:
             with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as answer:  # noqa: S310 - loopback

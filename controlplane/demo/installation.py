@@ -26,6 +26,7 @@ from controlplane.demo.processes import (
     ProcessSpec,
     agent_process,
     beat_process,
+    outside_process,
     redis_process,
     sentinel_process,
     store_process,
@@ -78,8 +79,9 @@ class Installation:
         self.supervisor.stop_all()
 
     def start(self) -> None:
-        """Database, Redis, store, web, sentinel, worker, beat, then the agents. Raises InstallationError."""
+        """Database, Redis, store, web, sentinel, worker, beat, then the demo's agents. Raises InstallationError."""
         self._check_paths()
+        outside = self.config.outside
         self.manage("migrate", "--verbosity", "0")
         start = self.supervisor.start
         directory = self.config.directory.absolute()
@@ -91,12 +93,18 @@ class Installation:
                 password_file=private_file(directory / "redis.conf", f"requirepass {self._redis_password}\n"),
             )
         )
-        start(store_process(self.addresses, directory / "store_key", free_port(self.config.host)))
+        key, figures, bind = directory / "store_key", free_port(self.config.host), outside.bind if outside else ""
+        start(store_process(self.addresses, key, figures, bind=bind))
         web = web_process(self.addresses)
         start(replace(web, env={**web.env, **self.config.server_env}))
+        if outside:
+            tls = outside_process(self.addresses, outside)
+            start(replace(tls, env={**tls.env, **self.config.server_env}))
         for spec in (sentinel_process(), worker_process(), beat_process(directory)):
             start(self._exporting(spec))
         self.wait_ready()
+        if not self.config.demo:
+            return
         uses, networks = str(len(self.config.node_names)), "127.0.0.0/8,::1/128"
         token = self.manage("create_join_token", "--cidr", networks, "--uses", uses).strip().splitlines()[-1]
         token_file = private_file(directory / "join-token", token)
@@ -156,7 +164,8 @@ class Installation:
         draft.rename(path)
 
     def _check_paths(self) -> None:
-        over_bytes = max(over_long_bytes(jobs_beside(self._node_state(node))) for node in self.config.node_names)
+        beside = (jobs_beside(self._node_state(node)) for node in self.config.node_names)
+        over_bytes = max(map(over_long_bytes, beside), default=0)
         if over_bytes > 0:
             raise InstallationError(
                 f"the path of {self.config.directory.absolute()} is {over_bytes} bytes too long for the sockets of "
@@ -200,20 +209,22 @@ class Installation:
 
     def _environment(self, directory: Path) -> dict[str, str]:
         foreign = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+        outside = self.config.outside
         redis_url = f"redis://:{self._redis_password}@{self.config.host}:{self.addresses.redis_port}/0"
         settings: dict[str, Any] = {
             "PROFILE": "embedded",
             "STATE_DIR": directory,
             "REDIS_URL": redis_url,
-            "STORE_ADDRESS": f"{self.config.host}:{self.addresses.store_port}",
+            "STORE_ADDRESS": f"{outside.host if outside else self.config.host}:{self.addresses.store_port}",
             "BIND": f"{self.config.host}:{self.addresses.web_port}",
-            "DEMO": "true",
-            "DEMO_CONTROL": self.config.requests.absolute(),
+            "DEMO": str(self.config.demo).lower(),
             "LOG_LEVEL": "INFO",
             "GRACE_S": "5",
             "REFERENCE_WHEN": self.config.reference_when,
             "REFERENCE_RUNS": self.config.reference_runs,
         }
+        if self.config.demo:
+            settings["DEMO_CONTROL"] = self.config.requests.absolute()
         if self.config.database_url:
             settings["DATABASE_URL"] = self.config.database_url
         ours = {f"HOLDFAST_{key}": str(value) for key, value in settings.items()}

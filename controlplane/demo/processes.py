@@ -5,8 +5,10 @@ compares them. The supervisor fills in the addresses and starts them in this ord
 """
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from controlplane.demo.config import Outside
 
 NODE_STOP_ORDER_LAST = 90
 
@@ -56,11 +58,11 @@ def redis_process(*, binary: str, addresses: Addresses, directory: Path, passwor
     )
 
 
-def store_process(addresses: Addresses, key_file: Path, metrics_port: int = 0) -> ProcessSpec:
+def store_process(addresses: Addresses, key_file: Path, metrics_port: int = 0, *, bind: str = "") -> ProcessSpec:
     """The rendezvous store: losing the control plane must not lose it. `metrics_port` 0: any that is
-    free, which it tells."""
+    free, which it tells. `bind`: where ranks of other machines reach it; its figures stay where all else is."""
     argv = (
-        sys.executable, "-m", "trainer.store", "--host", addresses.host, "--port", str(addresses.store_port),
+        sys.executable, "-m", "trainer.store", "--host", bind or addresses.host, "--port", str(addresses.store_port),
         "--key-file", str(key_file), "--metrics-bind", f"{addresses.host}:{metrics_port}",
     )  # fmt: skip
     return ProcessSpec(name="store", argv=argv, stop_order=70, settings=False)
@@ -73,6 +75,23 @@ def web_process(addresses: Addresses) -> ProcessSpec:
         "--host", addresses.host, "--port", str(addresses.web_port), "--timeout-graceful-shutdown", "3",
     )  # fmt: skip
     return ProcessSpec(name="web-1", argv=argv, stop_order=30)
+
+
+def outside_process(addresses: Addresses, outside: Outside) -> ProcessSpec:
+    """A second web process, for agents on other machines: the same rows, over TLS, known by the certificate."""
+    web = web_process(addresses)
+    argv = (
+        *web.argv, "--host", outside.bind, "--port", str(outside.port),
+        "--tls-certificate", str(outside.certificate), "--tls-key", str(outside.key),
+    )  # fmt: skip
+    env = {
+        "HOLDFAST_BIND": f"{outside.bind}:{outside.port}",
+        "HOLDFAST_ALLOW_REMOTE_EMBEDDED": "true",
+        "HOLDFAST_ALLOWED_HOSTS": ",".join(dict.fromkeys((outside.host, "127.0.0.1", "localhost"))),
+        "HOLDFAST_ORIGINS": f"https://{outside.host}:{outside.port}",
+        "HOLDFAST_TLS_CERTIFICATE": str(outside.certificate),
+    }
+    return replace(web, name="web-tls", argv=argv, env=env)
 
 
 def sentinel_process() -> ProcessSpec:

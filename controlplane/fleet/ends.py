@@ -17,18 +17,24 @@ from controlplane.policy import capabilities, known_end
 from controlplane.protocol.states import EndSource
 from controlplane.runtime.clock import from_s, iso, now
 from controlplane.runtime.ids import new_id
+from controlplane.runtime.prepared import MOMENT, MOST, TEXT, Prepared, Several
 
 Json = dict[str, Any]
 AGENT = "agent"
 """Who says what its provider does; of itself alone."""
 
 
+_HOLDING = Prepared(holding, at=MOMENT)
+_HOLDING_OF = Prepared(lambda at, nodes: holding(at).filter(node_id__in=nodes), at=MOMENT, nodes=Several(TEXT))
+
+
 def first_by_node(only: Collection[str] | None = None) -> Mapping[str, KnownEnd]:
     """Of each node that is known to leave, or is away, the end that is first; `only` of these nodes."""
-    rows = holding() if only is None else holding().filter(node_id__in=only)
+    few = only is not None and len(only) <= MOST
     found: dict[str, KnownEnd] = {}
-    for row in rows:
-        found.setdefault(row.node_id, row)
+    for row in _HOLDING_OF(at=now(), nodes=only) if few else _HOLDING(at=now()):
+        if only is None or row.node_id in only:
+            found.setdefault(row.node_id, row)
     return found
 
 

@@ -78,7 +78,7 @@ def enroll_node(asked: Enrolment) -> str:
         else:
             _check_takeover(node, token, asked)
             _give_key(node, asked, token)
-        sync_devices(node, asked.devices)
+        found = sync_devices(node, asked.devices)
         access.audit(
             f"join_token:{token.id}",
             "node.enroll",
@@ -90,7 +90,8 @@ def enroll_node(asked: Enrolment) -> str:
                 "hold": token.hold,
             },
         )
-        publish_node(node, "node.enrolled", f"Node {asked.name} enrolled.")
+        has = f" It has {found}." if found else ""
+        publish_node(node, "node.enrolled", f"Node {asked.name} enrolled.{has}")
         if token.hold:
             _hold(node, token)
     return node.id

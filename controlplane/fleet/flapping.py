@@ -10,10 +10,11 @@ are always right: only what is told is gathered. Each process counts for itself,
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controlplane.fleet.models import Node
-from controlplane.fleet.publish import publish_node
+from controlplane.fleet.publish import publish_node, publish_nodes
 from controlplane.runtime import events
 
 WINDOW_S = 600.0
@@ -38,8 +39,13 @@ _records: dict[tuple[str, object], _Record] = {}
 
 def tell(node: Node, kind: str, sentence: str) -> None:
     """The event, in the current unit of work, or a note that it is owed."""
-    if _may_tell(node, time.monotonic()):
-        publish_node(node, kind, sentence)
+    publish_all({node: sentence}, kind)
+
+
+def publish_all(sentences: Mapping[Node, str], kind: str) -> None:
+    """Of each node its event, as of one."""
+    now_s = time.monotonic()
+    publish_nodes({node.id: said for node, said in sentences.items() if _may_tell(node, now_s)}, kind)
 
 
 def settle() -> int:

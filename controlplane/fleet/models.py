@@ -124,6 +124,10 @@ class NodeLife(models.Model):
         constraints = [models.UniqueConstraint(fields=["node", "boot_id", "journal_id"], name="node_life_once")]
 
 
+NOT_WELL = Q(present=False) | Q(healthy=False) | Q(risk__isnull=False)
+"""Few of a fleet's devices are away, barred, or have a score that crossed a border."""
+
+
 class Device(models.Model):
     """A GPU. `risk` is the newest score (0..1) that crossed a border, not a series.
     `reset_wanted_at`: since when it waits, empty or not, for a reset to be ordered. `uuid_since`: when it took
@@ -145,7 +149,9 @@ class Device(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["node", "index"], name="device_slot_once")]
-        # Few of a fleet's devices wait for a reset, and each load asks for them.
+        # Few of a fleet's devices wait for a reset, and each load asks for them; who counts all of a fleet reads those
+        # alone that are not as nearly all are.
         indexes = [
-            models.Index(fields=["node"], condition=Q(reset_wanted_at__isnull=False), name="device_reset_wanted")
+            models.Index(fields=["node"], condition=Q(reset_wanted_at__isnull=False), name="device_reset_wanted"),
+            models.Index(fields=["node"], condition=NOT_WELL, name="device_not_well"),
         ]

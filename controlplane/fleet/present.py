@@ -1,6 +1,6 @@
 """Nodes and devices as the API and the events' patches show them (one shape for both)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ from django.db.models import Q, QuerySet
 from controlplane.fleet.models import Device, KnownEnd, Node
 from controlplane.runtime.beside import beside
 from controlplane.runtime.clock import iso, now
+from controlplane.runtime.prepared import TEXT, Prepared, Several
 
 Json = dict[str, Any]
 
@@ -95,17 +96,20 @@ def parts_of(nodes: Sequence[Node]) -> dict[str, Parts]:
     for node in nodes:
         added[node.id]["known_end"] = known.get(node.id)
     found = {node.id: Parts([], [], added[node.id]) for node in nodes}
-    for row in Device.objects.filter(node__in=found).order_by("index").values_list(*_SHOWN):
-        device = Shown(*row)
+    for device in map(Shown._make, _DEVICES_ON(nodes=found)):
         found[device.node_id].devices.append(device)
-    for rank in _holders(node__in=found):
+    for rank in map(Holder._make, _HOLDERS_ON(nodes=found)):
         found[rank.node_id].ranks.append(rank)
     return found
 
 
-def holding() -> QuerySet[KnownEnd]:
-    """Known ends of nodes that are not over, the first to leave first."""
-    rows = KnownEnd.objects.filter(Q(back_at=None) | Q(back_at__gt=now()), over_at=None)
+def _devices(**which: Any) -> QuerySet[Device, Any]:
+    return Device.objects.filter(**which).order_by("index").values_list(*_SHOWN)
+
+
+def holding(at: Any = None) -> QuerySet[KnownEnd]:
+    """Known ends of nodes that are not over (`at`: then; None: now), the first to leave first."""
+    rows = KnownEnd.objects.filter(Q(back_at=None) | Q(back_at__gt=now() if at is None else at), over_at=None)
     return rows.order_by("leaves_at", "id")
 
 
@@ -120,14 +124,20 @@ def _ends(node_ids: Sequence[str]) -> Json:
 
 def holder_of(device: Device) -> Holder | None:
     """The unreleased rank on it."""
-    return next(_holders(device=device), None)
+    row = _HOLDER_OF.first(device=device.pk)
+    return Holder(*row) if row is not None else None
 
 
-def _holders(**which: Any) -> Iterator[Holder]:
+def _holders(**which: Any) -> QuerySet[Any, Any]:
     """Ranks that hold a device. The table is of `jobs`, above: reached over the relation."""
     ranks = Device._meta.get_field("ranks").related_model
-    rows = ranks._default_manager.filter(released_at=None, **which).order_by("id")
-    return (Holder(*row) for row in rows.values_list(*_HOLDER))
+    rows: QuerySet[Any, Any] = ranks._default_manager.filter(released_at=None, **which)
+    return rows.order_by("id").values_list(*_HOLDER)
+
+
+_DEVICES_ON: Prepared[Any] = Prepared(lambda nodes: _devices(node__in=nodes), nodes=Several(TEXT))
+_HOLDERS_ON: Prepared[Any] = Prepared(lambda nodes: _holders(node__in=nodes), nodes=Several(TEXT))
+_HOLDER_OF: Prepared[Any] = Prepared(lambda device: _holders(device=device)[:1], device=TEXT)
 
 
 def device_summary(device: Device, *, live: Json | None = None) -> Json:

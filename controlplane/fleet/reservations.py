@@ -19,6 +19,7 @@ from controlplane.fleet.publish import publish_node
 from controlplane.policy import capabilities, reserved
 from controlplane.runtime.clock import iso, now
 from controlplane.runtime.ids import new_id
+from controlplane.runtime.prepared import MOMENT, Prepared
 
 Json = dict[str, Any]
 ByNode = Mapping[str, tuple[reserved.Reservation, ...]]
@@ -26,20 +27,29 @@ NAMED = 20
 """So many nodes of a reservation are named where it is listed."""
 
 
-def holding() -> QuerySet[Reservation]:
-    """Those that are not over, newest first."""
-    return Reservation.objects.filter(over_at=None, ends_at__gt=now()).order_by("-starts_at", "-id")
+def holding(at: Any = None) -> QuerySet[Reservation]:
+    """Those that are not over (`at`: then; None: now), newest first."""
+    return Reservation.objects.filter(over_at=None, ends_at__gt=now() if at is None else at).order_by(
+        "-starts_at", "-id"
+    )
+
+
+def _by_node(at: Any) -> QuerySet[Any, Any]:
+    rows = Reservation.nodes.through.objects.filter(reservation__over_at=None, reservation__ends_at__gt=at)
+    columns = ("node_id", "reservation_id", "reservation__project", "reservation__starts_at", "reservation__ends_at")
+    return rows.order_by("reservation__starts_at", "pk").values_list(*columns)
+
+
+_BY_NODE = Prepared(_by_node, at=MOMENT)
 
 
 def by_node(only: Collection[str] | None = None) -> ByNode:
     """Of each node that is reserved, or will be, the reservations that are not over, the first first; `only` of these
     nodes."""
-    rows = Reservation.nodes.through.objects.filter(reservation__over_at=None, reservation__ends_at__gt=now())
-    rows = rows if only is None else rows.filter(node_id__in=only)
-    columns = ("node_id", "reservation_id", "reservation__project", "reservation__starts_at", "reservation__ends_at")
+    rows = _BY_NODE(at=now()) if only is None else _by_node(now()).filter(node_id__in=only)
     found: dict[str, list[reserved.Reservation]] = defaultdict(list)
     known: dict[str, reserved.Reservation] = {}
-    for node_id, pk, project, starts_at, ends_at in rows.order_by("reservation__starts_at", "pk").values_list(*columns):
+    for node_id, pk, project, starts_at, ends_at in rows:
         if pk not in known:
             times = {"from_s": starts_at.timestamp(), "until_s": ends_at.timestamp()}
             known[pk] = reserved.Reservation(id=pk, project=project, **times)
@@ -50,7 +60,9 @@ def by_node(only: Collection[str] | None = None) -> ByNode:
 def seen_from(project: str, found: ByNode) -> ByNode:
     """The same; other private projects have no name there. What a job's sentences say, all who see the job read."""
     others = {each.project for its in found.values() for each in its} - {project}
-    rows = Project.objects.filter(visibility=Visibility.PRIVATE, pk__in=others) if others else Project.objects.none()
+    if not others:
+        return found
+    rows = Project.objects.filter(visibility=Visibility.PRIVATE, pk__in=others)
     return without(set(rows.values_list("name", flat=True)), found)
 
 

@@ -9,8 +9,13 @@ from controlplane.fleet.capable import with_acts
 from controlplane.fleet.models import Device, Node
 from controlplane.fleet.present import node_summary, parts_of
 from controlplane.protocol.states import NodeState
-from controlplane.runtime import bus
+from controlplane.runtime import bus, shards
 from controlplane.runtime.errors import NotFound
+from controlplane.runtime.prepared import TEXT, Prepared, Several
+
+_INDEXES: Prepared[tuple[str, int]] = Prepared(
+    lambda nodes: Device.objects.filter(node__in=nodes).values_list("node_id", "index"), nodes=Several(TEXT)
+)
 
 
 def nodes(*, state: str | None = None, q: str = "") -> QuerySet[Node]:
@@ -22,8 +27,9 @@ def nodes(*, state: str | None = None, q: str = "") -> QuerySet[Node]:
 
 
 def node(node_id: str) -> Node:
-    """Raises NotFound."""
-    row = Node.objects.filter(pk=node_id, removed_at=None).first()
+    """By id, or by name. Raises NotFound."""
+    rows = Node.objects.filter(removed_at=None)
+    row = rows.filter(pk=node_id).first() or rows.filter(name=node_id).first()
     if row is None:
         raise NotFound(f"no node {node_id!r}")
     return row
@@ -34,17 +40,34 @@ def node_view(row: Node) -> dict[str, Any]:
     return node_views([row])[0]
 
 
-def node_views(rows: Sequence[Node]) -> list[dict[str, Any]]:
-    """`node_view` of each, in as many queries and looks into Redis as for one."""
+LIVE = frozenset({"devices", "last_seen_age_s", "agent_cpu_ratio", "agent_rss_bytes"})
+"""What of a summary the live state is for."""
+
+
+def node_views(rows: Sequence[Node], *, live: bool = True) -> list[dict[str, Any]]:
+    """`node_view` of each, in as many queries and looks into Redis as for one. `live` False: without the live state."""
     parts = parts_of(rows)
-    live_state = bus.read_live_of([f"node:{row.id}" for row in rows])
+    parts_of_all = shards.part_names("nodes")
+    asked = [*(f"node:{row.id}" for row in rows), *parts_of_all]
+    live_state = bus.read_live_of(asked) if rows and live else {}
+    silent: dict[str, Any] = {}
+    for name in parts_of_all:
+        silent |= live_state.pop(name, {})
+    for row in rows:
+        # What is known of a node is as old as its newest change; how long it is silent goes on.
+        known = live_state.get(f"node:{row.id}")
+        if known is not None and row.id in silent:
+            known["agent"] = {**known.get("agent", {}), "silent_s": silent[row.id]}
     views = (node_summary(row, live_state=live_state.get(f"node:{row.id}"), parts=parts[row.id]) for row in rows)
     return [with_acts(view, row, parts[row.id]) for view, row in zip(views, rows, strict=True)]
 
 
-def device_indexes(node_id: str) -> frozenset[int]:
-    """Of every device that the node ever listed."""
-    return frozenset(Device.objects.filter(node_id=node_id).values_list("index", flat=True))
+def device_indexes(node_ids: Sequence[str]) -> list[frozenset[int]]:
+    """Of each node every device that it ever listed."""
+    found: dict[str, set[int]] = {node_id: set() for node_id in node_ids}
+    for node_id, index in _INDEXES(nodes=found):
+        found[node_id].add(index)
+    return [frozenset(found[node_id]) for node_id in node_ids]
 
 
 def node_count() -> int:

@@ -7,7 +7,7 @@ from django.db.models import Q
 from controlplane.access import services as access
 from controlplane.access.actors import in_words
 from controlplane.changes.acts import FOR_DEVICES
-from controlplane.fleet import ends, flapping
+from controlplane.fleet import ends, flapping, sessions
 from controlplane.fleet.capable import node_acts, node_stands
 from controlplane.fleet.models import Device, Node, NodeLife
 from controlplane.fleet.present import device_summary
@@ -20,7 +20,11 @@ from controlplane.runtime.clock import now
 from controlplane.runtime.errors import NotFound, refuse
 from controlplane.runtime.ids import new_id
 from controlplane.runtime.locks import lock_row
+from controlplane.runtime.prepared import TEXT, Prepared
 
+_DEVICE: Prepared[Device] = Prepared(
+    lambda device: Device.objects.filter(pk=device).select_related("reservation"), device=TEXT
+)
 MAX_DEVICES_A_NODE = 64
 """Ends the reason of a node that left service for findings about devices, by no person's order."""
 TAKES_WORK = (NodeState.READY, NodeState.DEGRADED)
@@ -86,6 +90,7 @@ def open_session(
 ) -> None:
     """Note the live socket (the newest wins; `fleet.identity` has admitted it). Event numbers go on
     where that journal ended."""
+    news = sessions.is_news(node, boot_id, journal_id, version, segment)
     node.connected, node.session_id, node.connected_at = True, session_id, now()
     if node.journal_id != journal_id:
         _keep_seq(node)
@@ -93,14 +98,15 @@ def open_session(
         node.gap_since = None
     ends.booted(node, boot_id[:64])
     node.boot_id, node.journal_id, node.agent_version = boot_id[:64], journal_id[:64], version[:40]
-    node.segment = (node.pool or segment)[:63]
+    node.segment = sessions.segment_of(node, segment)
     node.save(
         update_fields=[
             "connected", "session_id", "connected_at", "boot_id", "journal_id", "agent_version", "segment",
             "last_event_seq", "gap_since",
         ]
     )  # fmt: skip
-    flapping.tell(node, "node.connected", f"Node {node.name} is connected.")
+    if news:
+        flapping.tell(node, "node.connected", f"Node {node.name} is connected.")
 
 
 def note_revision(node: Node, newest: int) -> None:
@@ -126,16 +132,25 @@ def _kept_seq(node: Node, journal_id: str) -> int:
     return kept.order_by("-last_event_seq").values_list("last_event_seq", flat=True).first() or 0
 
 
-def close_session(node_id: str, session_id: str) -> bool:
-    """The socket closed. False when a newer session had replaced it."""
-    with events.unit_of_work():
-        closed = Node.objects.filter(pk=node_id, session_id=session_id, connected=True).update(
-            connected=False, disconnected_at=now()
-        )
-        if closed:
-            node = _get(node_id)
-            flapping.tell(node, "node.disconnected", f"Node {node.name} lost its connection.")
-    return bool(closed)
+def devices_differ(known: Mapping[int, Sequence[object]], infos: Sequence[DeviceInfo]) -> bool:
+    """`sync_devices` would write something. `known`: of each device, by index, what `LISTED` names."""
+    listed = {info.index: (*_values_of(info).values(), True) for info in infos}
+    if len(listed) != len(infos) or any(known.get(index) != values for index, values in listed.items()):
+        return True
+    return bool(infos) and any(present for index, (*_, present) in known.items() if index not in listed)
+
+
+def _values_of(info: DeviceInfo) -> dict[str, object]:
+    return {
+        "uuid": info.uuid[:80],
+        "model": info.model[:80],
+        "memory_bytes": info.memory_bytes,
+        "driver": info.driver[:16],
+    }
+
+
+LISTED = ("uuid", "model", "memory_bytes", "driver", "present")
+"""Of a device what its driver's list says of it, as a row has it."""
 
 
 def reopen_session(node_id: str, session_id: str) -> bool:
@@ -149,26 +164,21 @@ def reopen_session(node_id: str, session_id: str) -> bool:
     return bool(opened)
 
 
-def sync_devices(node: Node, infos: Sequence[DeviceInfo]) -> None:
+def sync_devices(node: Node, infos: Sequence[DeviceInfo]) -> str:
     """Make the rows say what the driver lists. A device that is not listed is absent, never
-    deleted (ranks refer to it); a replaced one (other uuid) is healthy again."""
+    deleted (ranks refer to it); a replaced one (other uuid) is healthy again. Of new ones the caller makes the event,
+    of these words ("": there are none)."""
     known = {device.index: device for device in node.devices.all()}
-    room = MAX_DEVICES_A_NODE - len(known)
+    before, room = len(known), MAX_DEVICES_A_NODE - len(known)
+    new: list[Device] = []
     for info in _each_once(node, infos):
         device = known.pop(info.index, None)
-        if device is None and room <= 0:
+        if device is None and room <= len(new):
             counters.count(node.name, "too_many_devices", detail=f"device {info.index}: {MAX_DEVICES_A_NODE} are known")
             continue
-        values = {
-            "uuid": info.uuid[:80],
-            "model": info.model[:80],
-            "memory_bytes": info.memory_bytes,
-            "driver": info.driver[:16],
-        }
+        values = _values_of(info)
         if device is None:
-            room -= 1
-            device = Device.objects.create(id=new_id("dev"), node=node, index=info.index, **values)
-            publish_device(device, "device.found", f"{node.name} has device {info.index}: {info.model}.")
+            new.append(Device(id=new_id("dev"), node=node, index=info.index, **values))
             continue
         if not device.present:
             set_device_present(device)
@@ -181,6 +191,15 @@ def sync_devices(node: Node, infos: Sequence[DeviceInfo]) -> None:
     for device in known.values() if infos else ():
         if device.present:
             mark_device_lost(device, "not listed by its driver")
+    Device.objects.bulk_create(new)
+    return _words_of(new, more=before > 0)
+
+
+def _words_of(new: Sequence[Device], *, more: bool) -> str:
+    if len(new) == 1:
+        return f"device {new[0].index}: {new[0].model}"
+    models = ", ".join(sorted({device.model for device in new}))
+    return f"{len(new)} {'more ' if more else ''}devices: {models}" if new else ""
 
 
 def _each_once(node: Node, infos: Sequence[DeviceInfo]) -> list[DeviceInfo]:
@@ -262,7 +281,7 @@ def publish_device(device: Device, kind: str, sentence: str, *, job_id: str = ""
         job_id=job_id,
         entity="device",
         entity_id=device.id,
-        patch=lambda: device_summary(Device.objects.get(pk=device.id)),
+        patch=lambda: device_summary(_DEVICE.get(device=device.id)),
     )
 
 

@@ -136,8 +136,11 @@ class Rank(models.Model):
             models.UniqueConstraint(fields=["replica", "rank"], name="rank_once"),
             models.UniqueConstraint(fields=["device"], condition=Q(released_at=None), name="device_held_once"),
         ]
-        # When the last rank of a replica joined, and which ranks ended by themselves, without a look at all of them.
+        # When the last rank of a replica joined, which ranks ended by themselves, and how many are on a node, without
+        # reading all that ever were.
         indexes = [
+            # SQLite reads a row for each entry of an index that does not have `released_at` itself.
+            models.Index(fields=["node", "released_at"], condition=Q(released_at=None), name="rank_holds"),
             models.Index(fields=["replica", "joined_at"], condition=Q(joined_at__isnull=False), name="rank_joined"),
             models.Index(fields=["released_at"], condition=EXITED_BY_ITSELF, name="rank_exited"),
         ]
@@ -192,6 +195,9 @@ class StepRecord(models.Model):
     `micro_batches`: {"<replica>": [ids]} from each replica's rank 0; `trained`: ids of all
     micro-batches in the committed gradient, as the all-reduce counted them (None: not told);
     `parameter_hashes`: {"<rank>": {"<replica>": hash}}; both are the certificate's input.
+
+    Of a large job (`step_rows.LARGE_RANKS`) these three are empty: what ranks told is in `packed`
+    (`changes.packing.Packed`), and while reports of it come in its parts, `in_parts`; read by `step_rows.whole`.
     """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="steps")
@@ -209,7 +215,48 @@ class StepRecord(models.Model):
     micro_batches = models.JSONField(default=dict)
     trained = models.JSONField(null=True)
     parameter_hashes = models.JSONField(default=dict)
+    packed = models.JSONField(null=True)
+    in_parts = models.BooleanField(default=False, db_default=False)
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["job", "attempt", "step"], name="step_once")]
-        indexes = [models.Index(fields=["job", "at"], name="steps_by_moment")]
+        indexes = [
+            models.Index(fields=["job", "at"], name="steps_by_moment"),
+            models.Index(fields=["job"], condition=models.Q(in_parts=True), name="steps_in_parts"),
+        ]
+
+
+class StepRollup(models.Model):
+    """What is left of steps of an attempt that are older than is kept (`step_rollups`): of those numbered from
+    `bucket` x 100 on, up to 100 of them, so many `steps`, `first` to `last`. Means, but `stall_s` and `contributors`:
+    the sum and the fewest; `epoch` and `at` of the last. `exact`: each held its micro-batches once; `equal`: replicas
+    agreed after each (None: of none two said)."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="step_rollups")
+    attempt = models.IntegerField()
+    bucket = models.BigIntegerField()
+    first = models.BigIntegerField()
+    last = models.BigIntegerField()
+    steps = models.IntegerField()
+    epoch = models.BigIntegerField()
+    at = models.DateTimeField()
+    loss = models.FloatField(null=True)
+    grad_norm = models.FloatField(null=True)
+    step_time_s = models.FloatField(null=True)
+    exchange_s = models.FloatField(null=True)
+    stall_s = models.FloatField(default=0.0)
+    tokens = models.BigIntegerField(default=0)
+    contributors = models.IntegerField(default=0)
+    exact = models.BooleanField()
+    equal = models.BooleanField(null=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["job", "attempt", "bucket"], name="rollup_once")]
+
+
+class StepPart(models.Model):
+    """What one batch of reports told of a step of a large job (`changes.packing.Packed`). Written once, gone once the
+    step is packed."""
+
+    step = models.ForeignKey(StepRecord, on_delete=models.CASCADE, related_name="parts")
+    content = models.JSONField()

@@ -1,16 +1,16 @@
 """Figures of a job that are computed, not stored: each from rows that can be shown."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
 from typing import Any
 
 import msgspec
-from django.db.models import QuerySet
+from django.db.models import Count, Q, QuerySet
 
 from controlplane.changes.assembly import measured
-from controlplane.jobs.models import Attempt, Job, JobPace, Replica
+from controlplane.jobs.models import Attempt, Job, JobPace, Replica, StepRecord
 from controlplane.policy.checkpoints import TRUSTED
 from controlplane.policy.goodput import effective_ratio
 from controlplane.policy.pace import Pace, Undisturbed, productivity, stands_still, undisturbed_step
@@ -22,6 +22,7 @@ from controlplane.protocol.states import LIVE_INCIDENT, CheckpointState, EttrBas
 from controlplane.runtime import windows
 from controlplane.runtime.clock import now
 from controlplane.runtime.models import ClockStep
+from controlplane.runtime.prepared import NUMBER, TEXT, Prepared, figures_of
 
 RECENT_STEPS = 20
 LOCAL_KIND = "local"
@@ -31,6 +32,53 @@ GOOD_CHECKPOINTS = tuple(sorted(TRUSTED))
 COMMITTED_CHECKPOINTS = (*GOOD_CHECKPOINTS, CheckpointState.PRUNED)
 """Were complete once: what saves took and how far they came stays true."""
 ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+
+def _of_job(name: str, job: Any) -> QuerySet[Any]:
+    """The job's rows of an app above, by the name of the relation."""
+    found: QuerySet[Any] = Job._meta.get_field(name).related_model._default_manager.filter(job=job)
+    return found
+
+
+FIRST_ATTEMPT: Prepared[Attempt] = Prepared(
+    lambda job: Attempt.objects.filter(job=job).order_by("number")[:1], job=TEXT
+)
+NEWEST_ATTEMPT: Prepared[Attempt] = Prepared(
+    lambda job: Attempt.objects.filter(job=job).order_by("-number")[:1], job=TEXT
+)
+_ATTEMPTS: Prepared[tuple[int, int]] = Prepared(
+    lambda job: figures_of(
+        Attempt.objects.filter(job=job), number_of=Count("pk"), preempted=Count("pk", filter=Q(end_code=PREEMPTED))
+    ),
+    job=TEXT,
+)
+_REPLICAS: Prepared[tuple[int, int]] = Prepared(
+    lambda job, attempt: figures_of(
+        Replica.objects.filter(attempt__job=job),
+        evicted=Count("pk", filter=Q(state=ReplicaState.EVICTED)),
+        contributing_of_it=Count("pk", filter=Q(attempt=attempt, contributing=True)),
+    ),
+    job=TEXT, attempt=NUMBER,
+)  # fmt: skip
+_RECENT: Prepared[dict[str, Any]] = Prepared(
+    lambda job: StepRecord.objects.filter(job=job).order_by("-attempt", "-step")
+    .values("loss", "step_time_s", "at")[:RECENT_STEPS],
+    job=TEXT,
+)  # fmt: skip
+_NEWEST_SAVE: Prepared[tuple[int, str]] = Prepared(
+    lambda job: _of_job("checkpoints", job).filter(state__in=GOOD_CHECKPOINTS)
+    .order_by("-step", "-epoch").values_list("step", "kind")[:1],
+    job=TEXT,
+)  # fmt: skip
+_IN_STORAGE: Prepared[datetime] = Prepared(lambda job: in_storage(_of_job("checkpoints", job)), job=TEXT)
+_OPEN_INCIDENT: Prepared[str] = Prepared(
+    lambda job: _of_job("incidents", job).filter(state__in=LIVE_INCIDENT)
+    .order_by("-opened_at", "-id").values_list("id", flat=True)[:1],
+    job=TEXT,
+)  # fmt: skip
+_PACE: Prepared[tuple[Any, Any]] = Prepared(
+    lambda job: JobPace.objects.filter(job=job).values_list("pace", "spent"), job=TEXT
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,49 +123,93 @@ def spec_of(job: Job) -> JobSpec:
     return msgspec.convert(job.spec, JobSpec)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRows:
+    """What the rows of a job say, of which its numbers are made; of many jobs `numbers_of_many` reads the same.
+    `losses` and `times_s` of its newest steps, `calm_s` of those in which no membership changed, the newest first;
+    `saved`: step and kind of the newest checkpoint that may be resumed from; `in_storage`: when those in the job's
+    storage were committed; `contributing`: replicas of the newest attempt; `steps`: how the clock was set."""
+
+    first: Attempt | None
+    newest: Attempt | None
+    pace: Pace | None
+    spent: Spent | None
+    losses: Sequence[float | None]
+    times_s: Sequence[float | None]
+    calm_s: Sequence[float | None]
+    saved: tuple[int, str] | None
+    in_storage: Sequence[datetime]
+    attempts: int
+    preempted: int
+    evicted: int
+    contributing: int
+    open_incident_id: str | None
+    steps: list[ClockStep]
+
+
 def numbers_of(job: Job) -> JobNumbers:
     """All of them, from the rows as they are now; none reads more rows for a job that trained longer."""
-    spec = spec_of(job).spec
-    pace = pace_of(job)
-    undisturbed, spent = _undisturbed(spec, pace), spent_of(job)
-    first, attempt = (job.attempts.order_by(column).first() for column in ("number", "-number"))
-    recent = list(job.steps.order_by("-attempt", "-step").values("loss", "step_time_s", "at")[:RECENT_STEPS])
-    times = [row["step_time_s"] for row in recent if row["step_time_s"]]
+    pace, spent = kept_of(job)
+    newest = NEWEST_ATTEMPT.first(job=job.pk)
+    recent = _RECENT(job=job.pk)
+    attempts, preempted = _ATTEMPTS.first(job=job.pk) or (0, 0)
+    evicted, contributing = _REPLICAS.first(job=job.pk, attempt=newest.pk if newest else 0) or (0, 0)
+    rows = JobRows(
+        first=FIRST_ATTEMPT.first(job=job.pk),
+        newest=newest,
+        pace=pace,
+        spent=spent,
+        losses=[row["loss"] for row in recent],
+        times_s=[row["step_time_s"] for row in recent],
+        calm_s=_CALM_STEPS(job=job.pk),
+        saved=_NEWEST_SAVE.first(job=job.pk),
+        in_storage=_IN_STORAGE(job=job.pk) if job.state not in ENDED else (),
+        attempts=attempts,
+        preempted=preempted,
+        evicted=evicted,
+        contributing=contributing,
+        open_incident_id=_OPEN_INCIDENT.first(job=job.pk),
+        steps=windows.known() if job.state not in ENDED else [],
+    )
+    return numbers_from(job, rows)
+
+
+def numbers_from(job: Job, rows: JobRows) -> JobNumbers:
+    """All of them, from these rows."""
+    spec, pace, newest = spec_of(job).spec, rows.pace, rows.newest
+    undisturbed = _undisturbed(spec, pace)
+    times = [time_s for time_s in rows.times_s if time_s]
     step_time_s = median(times) if times else None
-    checkpoint = job.checkpoints.filter(state__in=GOOD_CHECKPOINTS).order_by("-step", "-epoch").first()
-    saved_step, learned_s = checkpoint.step if checkpoint else None, learned_step_s(job)
-    incident = job.incidents.filter(state__in=LIVE_INCIDENT).order_by("-opened_at", "-id").first()
+    (saved_step, saved_as), learned_s = rows.saved or (None, ""), measured.step_s(_known(rows.calm_s))
     left = max(0, spec.training.steps - job.committed_step)
     still = pace is not None and stands_still(pace, open_s=_open_s(job, pace))
     running = job.state not in ENDED
-    replicas = Replica.objects.filter(attempt__job=job)
-    attempts, preempted = job.attempts.count(), job.attempts.filter(end_code=PREEMPTED).count()
-    resumed = preempted - (attempt is not None and attempt.end_code == PREEMPTED)
+    resumed = rows.preempted - (newest is not None and newest.end_code == PREEMPTED)
     return JobNumbers(
         total_steps=spec.training.steps,
         step_time_s=step_time_s,
-        loss=next((row["loss"] for row in recent if row["loss"] is not None), None),
+        loss=next((loss for loss in rows.losses if loss is not None), None),
         eta_s=left * step_time_s if step_time_s is not None and running and not still else None,
-        attempt=attempt.number if attempt else 0,
-        restarts=attempts - 1 - resumed if attempts else 0,
-        preemptions=preempted,
-        evictions=replicas.filter(state=ReplicaState.EVICTED).count(),
-        replicas_active=replicas.filter(attempt=attempt, contributing=True).count() if attempt and running else 0,
-        replicas_total=attempt.replicas if attempt else 0,
+        attempt=newest.number if newest else 0,
+        restarts=rows.attempts - 1 - resumed if rows.attempts else 0,
+        preemptions=rows.preempted,
+        evictions=rows.evicted,
+        replicas_active=rows.contributing if running else 0,
+        replicas_total=newest.replicas if newest else 0,
         replicas_asked=replica_count(spec),
         last_checkpoint_step=saved_step,
-        last_checkpoint_local=checkpoint is not None and checkpoint.kind == LOCAL_KIND,
-        checkpoint_age_s=checkpoint_age_s(in_storage(job.checkpoints), first, windows.known()) if running else None,
+        last_checkpoint_local=saved_as == LOCAL_KIND,
+        checkpoint_age_s=checkpoint_age_s(rows.in_storage, rows.first, rows.steps) if running else None,
         learned_step_s=learned_s,
         work_at_risk_s=work_at_risk_s(committed_step=job.committed_step, saved_step=saved_step, step_s=learned_s)
         if running and learned_s is not None
         else None,
-        ettr=effective_of(job, first, spent, undisturbed),
+        ettr=effective_of(job, rows.first, rows.spent, undisturbed),
         ettr_basis=_basis(job, pace, undisturbed),
         undisturbed_step_s=undisturbed.step_s if undisturbed else None,
-        wall=_wall(job, first, spent, undisturbed),
+        wall=_wall(job, rows.first, rows.spent, undisturbed),
         productivity=productivity_of(job, pace),
-        open_incident_id=incident.id if incident else None,
+        open_incident_id=rows.open_incident_id,
     )
 
 
@@ -146,10 +238,21 @@ def checkpoint_age_s(committed: Iterable[datetime], first: Attempt | None, steps
     return min(ages_s, default=windows.age_s(first.started_at, steps) if first is not None else None)
 
 
+def _calm_steps(job: Any) -> QuerySet[StepRecord, float | None]:
+    rows = StepRecord.objects.filter(job=job, stall_s=0.0).order_by("-attempt", "-step")
+    return rows.values_list("step_time_s", flat=True)[: measured.RECENT]
+
+
+_CALM_STEPS = Prepared(_calm_steps, job=TEXT)
+
+
 def calm_steps(job: Job) -> list[float]:
     """Seconds of the newest steps in which no membership changed, the newest first."""
-    rows = job.steps.filter(stall_s=0.0).order_by("-attempt", "-step").values_list("step_time_s", flat=True)
-    return [time_s for time_s in rows[: measured.RECENT] if time_s]
+    return _known(_CALM_STEPS(job=job.id))
+
+
+def _known(times_s: Iterable[float | None]) -> list[float]:
+    return [time_s for time_s in times_s if time_s]
 
 
 def learned_step_s(job: Job) -> float | None:
@@ -159,14 +262,23 @@ def learned_step_s(job: Job) -> float | None:
 
 def pace_of(job: Job) -> Pace | None:
     """None before its first step."""
-    row = JobPace.objects.filter(job=job).first()
-    return msgspec.convert(row.pace, Pace, str_keys=True) if row else None
+    return kept_of(job)[0]
 
 
 def spent_of(job: Job) -> Spent | None:
     """None before its first step, and of one that trained before it was kept."""
-    kept = JobPace.objects.filter(job=job).values_list("spent", flat=True).first()
-    return msgspec.convert(kept, Spent) if kept else None
+    return kept_of(job)[1]
+
+
+def kept_of(job: Job) -> tuple[Pace | None, Spent | None]:
+    """As `pace_of` and `spent_of`, of one row."""
+    row = _PACE.first(job=job.pk)
+    return (None, None) if row is None else as_kept(*row)
+
+
+def as_kept(pace: Any, spent: Any) -> tuple[Pace, Spent | None]:
+    """A row of `JobPace` as types."""
+    return msgspec.convert(pace, Pace, str_keys=True), msgspec.convert(spent, Spent) if spent else None
 
 
 def _wall(job: Job, first: Attempt | None, spent: Spent | None, undisturbed: Undisturbed | None) -> Wall | None:

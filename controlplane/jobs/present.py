@@ -8,23 +8,45 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from django.db.models import QuerySet
 
 from controlplane.changes.due.course import hashes_equal, ledger
+from controlplane.changes.packing import ids_in_words, ids_of
 from controlplane.jobs.models import Attempt, Job, Rank, RankSpeed, Replica, StepRecord
 from controlplane.jobs.numbers import JobNumbers, numbers_of
+from controlplane.jobs.numbers_of_many import numbers_of_many
 from controlplane.protocol.spec import Parallelism, rank_coordinates, ranks_per_replica
 from controlplane.protocol.states import ReplicaState
 from controlplane.runtime.beside import beside
 from controlplane.runtime.clock import iso
+from controlplane.runtime.prepared import NUMBER, TEXT, Prepared
 
 Json = dict[str, Any]
 MAX_RANKS_IN_A_PATCH = 64
 
 
+_RANKS: Prepared[Rank] = Prepared(
+    lambda replica: Rank.objects.filter(replica=replica)
+    .select_related("node", "device", "replica__attempt", "speed").order_by("rank"),
+    replica=NUMBER,
+)  # fmt: skip
+_MANY: Prepared[int] = Prepared(
+    lambda replica: Rank.objects.filter(replica=replica)
+    .order_by("rank").values_list("pk", flat=True)[MAX_RANKS_IN_A_PATCH : MAX_RANKS_IN_A_PATCH + 1],
+    replica=NUMBER,
+)  # fmt: skip
+"""Its first rank above so many."""
+_NEWEST: Prepared[int] = Prepared(
+    lambda job, index: Replica.objects.filter(attempt__job_id=job, index=index)
+    .order_by("-attempt__number", "-incarnation").values_list("pk", flat=True)[:1],
+    job=TEXT, index=NUMBER,
+)  # fmt: skip
+
+
 def job_summaries(jobs: Sequence[Job]) -> list[Json]:
-    """`job_summary` of each; what apps above add is read for all of them at once."""
-    added = beside("job", [job.id for job in jobs])
-    return [job_summary(job, added=added[job.id]) for job in jobs]
+    """`job_summary` of each, read for all of them at once."""
+    added, numbers = beside("job", [job.id for job in jobs]), numbers_of_many(jobs)
+    return [job_summary(job, numbers=numbers[job.id], added=added[job.id]) for job in jobs]
 
 
 def job_summary(job: Job, *, numbers: JobNumbers | None = None, added: Json | None = None) -> Json:
@@ -106,21 +128,45 @@ def rank_id(rank: Rank) -> str:
 
 def replica_patch(replica: Replica) -> Json:
     """Its summary for an event; of one with many ranks without them, which a page has or reads."""
-    many = replica.ranks.count() > MAX_RANKS_IN_A_PATCH
-    return _replica(replica) if many else replica_summary(replica)
+    many = _MANY.first(replica=replica.pk) is not None
+    return _replica(replica, _newest_of(replica)) if many else replica_summary(replica)
 
 
 def replica_summary(replica: Replica, *, live: Json | None = None) -> Json:
     """`current`: the newest incarnation of its slot in the newest attempt, unless another slot has taken its
     place. `live`: the hot
     picture of the job, field "<replica>.<incarnation>.<rank>"."""
-    ranks = replica.ranks.select_related("node", "device", "replica__attempt", "speed").order_by("rank")
-    return _replica(replica) | {"ranks": [rank_summary(rank, live=live) for rank in ranks]}
+    ranks = _RANKS(replica=replica.pk)
+    return _replica(replica, _newest_of(replica)) | {"ranks": [rank_summary(rank, live=live) for rank in ranks]}
 
 
-def _replica(replica: Replica) -> Json:
-    newest = Replica.objects.filter(attempt__job_id=replica.attempt.job_id, index=replica.index)
-    newest_pk = newest.order_by("-attempt__number", "-incarnation").values_list("pk", flat=True).first()
+def _newest_of(replica: Replica) -> int | None:
+    return _NEWEST.first(job=replica.attempt.job_id, index=replica.index)
+
+
+def replica_summaries(replicas: QuerySet[Replica], *, live: Json | None = None) -> list[Json]:
+    """`replica_summary` of each of these of one job, in their sequence, in as many queries for thousands as for one."""
+    rows = list(replicas)
+    newest = {}
+    for row in sorted(_slots(rows), key=lambda one: (one["attempt__number"], one["incarnation"])):
+        newest[row["index"]] = row["pk"]
+    ranks: dict[int, list[Rank]] = {row.pk: [] for row in rows}
+    found = Rank.objects.filter(replica__in=replicas.order_by().values("pk")).defer("log_tail")
+    for rank in found.select_related("node", "device", "replica__attempt", "speed").order_by("rank"):
+        ranks[rank.replica_id].append(rank)
+    return [
+        _replica(row, newest.get(row.index)) | {"ranks": [rank_summary(rank, live=live) for rank in ranks[row.pk]]}
+        for row in rows
+    ]
+
+
+def _slots(rows: Sequence[Replica]) -> QuerySet[Replica, Json]:
+    """All incarnations in the slots of the job that these are of."""
+    found = Replica.objects.filter(attempt__job__in={row.attempt.job_id for row in rows})
+    return found.order_by().values("pk", "index", "incarnation", "attempt__number")
+
+
+def _replica(replica: Replica, newest_pk: int | None) -> Json:
     return {
         "id": replica_id(replica),
         "attempt": replica.attempt.number,
@@ -188,10 +234,9 @@ def speed_view(speed: RankSpeed | None) -> Json | None:
 
 
 def step_point(step: StepRecord, *, micro_batches: int | None = None) -> Json:
-    """A point of the step chart. `micro_batches`: ids 0..n-1 that a step must hold exactly
-    once; None leaves `samples_exact` to what is there."""
-    seen = ledger(step)
-    wanted = list(range(micro_batches)) if micro_batches is not None else sorted(set(seen))
+    """A point of the step chart; of a step in parts as far as they were read. `micro_batches`: ids 0..n-1 that a step
+    must hold exactly once; None leaves `samples_exact` to what is there."""
+    exact, equal = _verdicts(step, micro_batches)
     return {
         "attempt": step.attempt,
         "step": step.step,
@@ -204,6 +249,17 @@ def step_point(step: StepRecord, *, micro_batches: int | None = None) -> Json:
         "stall_s": step.stall_s,
         "tokens": step.tokens,
         "contributors": step.contributors,
-        "samples_exact": seen == wanted,
-        "hashes_equal": hashes_equal(step),
+        "samples_exact": exact,
+        "hashes_equal": equal,
     }
+
+
+def _verdicts(step: StepRecord, micro_batches: int | None) -> tuple[bool, bool | None]:
+    """Of a step that is packed as it was judged then: its charts unpack nothing."""
+    if step.packed is not None and not step.in_parts:
+        held, equal = step.packed["held"], step.packed["equal"]
+        wanted = ids_in_words(range(micro_batches) if micro_batches is not None else sorted(set(ids_of(held))))
+        return held == wanted, equal
+    seen = ledger(step)
+    held_once = list(range(micro_batches)) if micro_batches is not None else sorted(set(seen))
+    return seen == held_once, hashes_equal(step)

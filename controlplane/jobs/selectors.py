@@ -4,18 +4,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import BooleanField, Count, F, Func, Max, Min, OuterRef, Q, QuerySet, Subquery, Value
+from django.db.models import BooleanField, Count, F, Func, Max, OuterRef, Q, QuerySet, Subquery, Value
 from django.db.models.sql.compiler import SQLCompiler
 
 from controlplane.fleet.models import Device
+from controlplane.jobs import step_rollups
 from controlplane.jobs.models import Attempt, Job, Rank, Replica, StepRecord
 from controlplane.jobs.numbers import spec_of
-from controlplane.jobs.present import rank_summary, replica_summary, step_point
+from controlplane.jobs.present import rank_summary, replica_summaries, step_point
+from controlplane.jobs.step_rows import with_parts
 from controlplane.policy.queue.place import FRONT
 from controlplane.protocol.spec import micro_batch_count
 from controlplane.protocol.states import QUEUED_JOB, JobState
-from controlplane.runtime import bus
+from controlplane.runtime import shards
 from controlplane.runtime.errors import NotFound
+from controlplane.runtime.prepared import TEXT, Prepared
 
 IN_TURN = ("-priority", "created_at", "id")
 
@@ -93,18 +96,23 @@ def device_index() -> Subquery:
     return Subquery(Device.objects.filter(pk=OuterRef("device_id")).values("index")[:1])
 
 
-def replicas(row: Job, *, attempt: int | None = None) -> list[dict[str, Any]]:
-    """Every incarnation with its ranks and their live readings, newest attempt first."""
+def replicas(
+    row: Job, *, attempt: int | None = None, index: int | None = None, current: bool = False
+) -> list[dict[str, Any]]:
+    """Every incarnation with its ranks and their live readings, newest attempt first; of one `attempt`, of one slot
+    (`index`), or those that are `current`."""
     rows = Replica.objects.filter(attempt__job=row).select_related("attempt")
     if attempt is not None:
         rows = rows.filter(attempt__number=attempt)
-    live = live_ranks(row.id)
-    return [replica_summary(r, live=live) for r in rows.order_by("-attempt__number", "index", "-incarnation")]
+    if index is not None:
+        rows = rows.filter(index=index)
+    found = replica_summaries(rows.order_by("-attempt__number", "index", "-incarnation"), live=live_ranks(row.id))
+    return [each for each in found if each["current"]] if current else found
 
 
 def live_ranks(job_id: str) -> dict[str, Any]:
     """The sentinel's picture; empty when it is not known."""
-    return bus.read_live(f"job:{job_id}") or {}
+    return shards.read_whole(f"job:{job_id}")
 
 
 def ranks_on_node(node_id: str) -> list[dict[str, Any]]:
@@ -123,22 +131,34 @@ def steps(
     row: Job, *, since_step: int = 0, attempt: int | None = None, limit: int = 2000, points: int | None = None
 ) -> list[dict[str, Any]]:
     """Committed steps from `since_step` on, in order; the newest attempt unless told. `points`:
-    at most so many of all of them, evenly spread, and the newest."""
+    at most so many of all of them, evenly spread, and the newest. Steps that are older than is kept are a point for
+    each roll-up of them (`step_rollups`)."""
     number = attempt if attempt is not None else _newest_number(row)
     rows = StepRecord.objects.filter(job=row, attempt=number, step__gte=since_step).order_by("step")
+    among, older = None, step_rollups.ends_of(row, number, since_step)
     if points is not None:
-        rows, limit = _spread(rows, points), points
+        limit, among = points, _spread(rows, older, points)
+        rows = rows if among is None else rows.filter(step__in=among)
     wanted = micro_batch_count(spec_of(row).spec)
-    return [step_point(step, micro_batches=wanted) for step in rows[:limit]]
+    found = [step_point(step, micro_batches=wanted) for step in with_parts(rows[:limit])]
+    if older is not None:
+        found += step_rollups.points(row, number, since_step=since_step, limit=limit, among=among)
+        found = sorted(found, key=lambda point: point["step"])[:limit]
+    return found
 
 
-def _spread(rows: QuerySet[StepRecord], points: int) -> QuerySet[StepRecord]:
-    """Every n-th step, by its own number, so that the same ones are chosen while the job goes on."""
-    ends = rows.aggregate(low=Min("step"), high=Max("step"))
-    if ends["low"] is None or ends["high"] - ends["low"] < points:
-        return rows
-    stride = -(-(ends["high"] - ends["low"] + 1) // (points - 1))
-    return rows.annotate(place=F("step") % stride).filter(Q(place=0) | Q(step=ends["high"]))
+def _spread(rows: QuerySet[StepRecord], older: tuple[int, int] | None, points: int) -> list[int] | None:
+    """Every n-th step, by its own number, so that the same ones are chosen while the job goes on, and the newest; None:
+    all of them. Named one by one, they are found without a look at the others."""
+    # Each end by itself is one entry of an index; SQLite reads all of them for both at once.
+    ends = (rows.order_by(by).values_list("step", flat=True).first() for by in ("step", "-step"))
+    known = [step for step in (*ends, *(older or ())) if step is not None]
+    low, high = min(known, default=0), max(known, default=0)
+    if high - low < points:
+        return None
+    stride = -(-(high - low + 1) // (points - 1))
+    chosen = list(range(-(-low // stride) * stride, high + 1, stride))
+    return chosen if chosen[-1] == high else [*chosen, high]
 
 
 def log_rank(row: Job, *, replica: int, rank: int, incarnation: int | None = None, attempt: int | None = None) -> Rank:
@@ -158,12 +178,19 @@ def log_rank(row: Job, *, replica: int, rank: int, incarnation: int | None = Non
     return newest
 
 
+def _lives_of(job: Any) -> QuerySet[Replica, tuple[int, int]]:
+    rows = Replica.objects.filter(attempt__job=job).order_by().values_list("index")
+    return rows.annotate(newest=Max("incarnation"))
+
+
+_LIVES_OF = Prepared(_lives_of, job=TEXT)
+
+
 def lives_of(attempt: Attempt | None) -> dict[int, int]:
     """The newest incarnation of each slot that the job ever had; of its first attempt alone it is not read."""
     if attempt is None or attempt.number == 1:
         return {}
-    rows = Replica.objects.filter(attempt__job_id=attempt.job_id).order_by().values_list("index")
-    return dict(rows.annotate(newest=Max("incarnation")))
+    return dict(_LIVES_OF(job=attempt.job_id))
 
 
 def _newest_number(row: Job) -> int:

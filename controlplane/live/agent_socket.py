@@ -7,13 +7,13 @@ no table in the loop.
 """
 
 import asyncio
+import time
 from typing import Any
 
 import msgspec
 from channels.consumer import AsyncConsumer
 from django.conf import settings
 
-from controlplane.fleet.selectors import device_indexes
 from controlplane.live import proof
 from controlplane.live.limits import FRAMES_PER_S, MAX_HINT_BYTES, SESSION_RETRY_S, Pace, check_size, only_listed
 from controlplane.live.links import AgentLink, Send
@@ -29,7 +29,6 @@ from controlplane.protocol.frames import (
     AgentHello,
     FromAgent,
     Welcome,
-    reconnect_within_s,
 )
 from controlplane.protocol.handshake import NewKey, Proof
 from controlplane.runtime import keys, metrics
@@ -56,6 +55,9 @@ class AgentSocket(AsyncConsumer):
         process = WebProcess.current()
         await process.ensure_started()
         link = AgentLink(node_id="", node_name="?", session_id=f"{process.name}.{new_id('ses')[4:]}", send=send)
+        if process.intake.full:
+            await self._come_again(process, link)
+            return
         entrance = proof.Entrance(process, link, receive, scope)
         with process.admission.unknown_socket(place_of(client_address(scope))) as place:
             if place is None:
@@ -67,9 +69,18 @@ class AgentSocket(AsyncConsumer):
             await process.count(link.node_name, "reconnects", "more sessions than allowed")
             process.refusals.note(link.node_name, "reconnects")
             await link.refuse("overloaded", "this node opens sessions too often", SESSION_RETRY_S)
+        elif proved and process.intake.full:
+            # Others were quicker since it was let in.
+            await self._come_again(process, link)
         elif proved:
             await Session(process, link, entrance).run(receive)
         process.note_refusal(link)
+
+    async def _come_again(self, process: WebProcess, link: AgentLink) -> None:
+        """More come back at once than this process opens sessions: it is refused until it is its turn."""
+        metrics.FRAMES.labels(result="come_again").inc()
+        retry_s = process.intake.come_again_s(len(process.links))
+        await link.refuse("overloaded", "more agents come back than sessions are opened: come again then", retry_s)
 
 
 class Session:
@@ -82,6 +93,8 @@ class Session:
         self.bad = 0
         self.pace = Pace()
         self.listed: frozenset[int] = frozenset()
+        self.may_be_open = False
+        self._heard: asyncio.Task[bytes | None] | None = None
 
     async def run(self, receive: Any) -> None:
         """Hello, welcome, frames; always leaves the session row closed."""
@@ -89,8 +102,15 @@ class Session:
             if await self._open(receive):
                 await self._read(receive)
         finally:
+            if self._heard is not None:
+                self._heard.cancel()
             self.link.closed = True
             self.process.unregister(self.link)
+            self._leave()
+
+    def _leave(self) -> None:
+        """Its row is closed, unless it never was open, or this process has a newer session of the node."""
+        if self.may_be_open and self.link.node_id not in self.process.links:
             self.process.writer.put(
                 Item(node_id=self.link.node_id, session_id=self.link.session_id, callback=self.link.on_written)
             )
@@ -119,23 +139,42 @@ class Session:
                 "bad_protocol", f"we speak {ours}, the agent {said.protocol_min} to {said.protocol_max}"
             )
             return False
-        return await self._welcome(said, version)
+        with self.process.intake.inside():
+            if not await self.entrance.admitted(said) or not await self._opened(said, receive):
+                return False
+            await self._welcome(version)
+            self.process.intake.opened(time.monotonic())
+        return True
 
-    async def _welcome(self, said: AgentHello, version: int) -> bool:
+    async def _opened(self, said: AgentHello, receive: Any) -> bool:
+        """Whether its row says so. What the agent sends meanwhile is kept for later; where its socket ends, the
+        hello is not applied any more."""
         link = self.link
-        if not await self.entrance.admitted(said):
-            return False
-        item = Item(node_id=link.node_id, session_id=link.session_id, callback=link.on_written, hello=said)
+        item = Item(
+            node_id=link.node_id, session_id=link.session_id, callback=link.on_written, hello=said,
+            gone=lambda: link.closed,
+        )  # fmt: skip
         if not self.process.writer.put(item):
             await link.refuse("overloaded", "too many events wait to be written", OVERLOAD_RETRY_S)
             return False
-        try:
-            acked = await asyncio.wait_for(link.opened, OPEN_TIMEOUT_S)
-        except TimeoutError:
-            await link.refuse("overloaded", "the session could not be opened in time", OVERLOAD_RETRY_S)
-            return False
-        except ConnectionError:
-            return False
+        self.may_be_open = True
+        self._heard = asyncio.ensure_future(proof.next_bytes(receive))
+        either: set[asyncio.Future[Any]] = {link.opened, self._heard}
+        await asyncio.wait(either, timeout=OPEN_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+        if self._heard.done() and self._heard.result() is None:
+            link.closed = True
+        elif not link.opened.done():
+            await asyncio.wait({link.opened}, timeout=OPEN_TIMEOUT_S if self._heard.done() else 0.0)
+        if link.opened.done():
+            return not link.closed and link.opened.exception() is None
+        link.opened.cancel()
+        if not link.closed:
+            self.process.intake.rate.late(time.monotonic())
+        await link.refuse("overloaded", "the session could not be opened in time", OVERLOAD_RETRY_S)
+        return False
+
+    async def _welcome(self, version: int) -> None:
+        link, acked = self.link, self.link.opened.result()
         await link.tell(
             Welcome(
                 protocol=version,
@@ -145,18 +184,23 @@ class Session:
                 frame_interval_s=settings.FRAME_INTERVAL_S,
                 sample_interval_s=settings.SAMPLE_INTERVAL_S,
                 demo=settings.HOLDFAST_DEMO,
-                reconnect_within_s=reconnect_within_s(self.process.fleet_nodes),
+                reconnect_within_s=self.process.intake.return_s(),
                 server_keys=keys.server_public_keys(),
                 server_keys_signature=keys.server_keys_signature(),
             )
         )
-        self.listed = await self.process.in_thread(device_indexes, link.node_id)
+        self.listed = await self.process.indexes(link.node_id)
         await self.process.register(link)
-        return True
+
+    async def _next(self, receive: Any) -> bytes | None:
+        if self._heard is None:
+            return await proof.next_bytes(receive)
+        heard, self._heard = self._heard, None
+        return await heard
 
     async def _read(self, receive: Any) -> None:
         while not self.link.closed:
-            data = await proof.next_bytes(receive)
+            data = await self._next(receive)
             if data is None:
                 return
             if not self.pace.may_speak():

@@ -159,6 +159,7 @@ async def subscribe(process: WebProcess, client: Client, said: Subscribe) -> Non
     """
     topics = [topic for topic in said.topics[:MAX_TOPICS] if len(topic) <= MAX_TOPIC_CHARS]
     client.topics = await process.in_thread(_with_projects, topics)
+    process.hub.watching.set()
     if client.sent_seq is not None:
         return
     newest, oldest = await process.in_thread(lambda: (events.newest_seq(), events.kept_from()))

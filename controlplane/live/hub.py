@@ -101,9 +101,11 @@ class Client:
 
 
 class Hub:
-    """`seq`: newest event handed out; `wakeup`: there may be newer ones."""
+    """`seq`: newest event handed out; `wakeup`: there may be newer ones; `watching`: a browser watches something
+    else than before."""
 
     def __init__(self) -> None:
+        self.watching = asyncio.Event()
         self.clients: set[Client] = set()
         self.seq: int | None = None
         self.wakeup = asyncio.Event()
@@ -148,6 +150,10 @@ class Hub:
                 continue
             text = text or text_of(message)
             self._shed_or_put(client, text)
+
+    def watched(self) -> list[str]:
+        """Topics that any browser watches."""
+        return sorted({topic for client in self.clients for topic in client.topics})
 
     def everybody(self, message: dict[str, Any]) -> None:
         """A picture for every browser."""

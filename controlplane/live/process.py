@@ -19,13 +19,21 @@ from django.conf import settings
 from django.db import close_old_connections, transaction
 
 from controlplane.access import services as access
-from controlplane.live import pumps
+from controlplane.fleet import identity
+from controlplane.fleet.identity import Admission as Admitted
+from controlplane.fleet.identity import Shown
+from controlplane.fleet.models import Node
+from controlplane.fleet.selectors import device_indexes
+from controlplane.live import proof, pumps
 from controlplane.live.hub import Hub
+from controlplane.live.intake import Intake
 from controlplane.live.limits import Admission, Refusals
 from controlplane.live.links import AgentLink
+from controlplane.live.together import Together
 from controlplane.live.writer import Writer
+from controlplane.protocol.handshake import Proof
 from controlplane.runtime import bus, counters, keys, metrics
-from controlplane.runtime.batches import BatchSealer
+from controlplane.runtime.batches import BatchSealer, Room
 from controlplane.runtime.logs import get
 from controlplane.runtime.seal import tally
 from controlplane.runtime.tls_files import ShownCertificates
@@ -55,18 +63,24 @@ class WebProcess:
         self.app = app
         self.name = f"w{os.urandom(5).hex()}"
         self.links: dict[str, AgentLink] = {}
-        self.fleet_nodes = 0
         self.hub = Hub()
         self.outbox_wakeup = asyncio.Event()
+        self.any_due = False
+        self.arrived: set[str] = set()
         self.writer = Writer(self._volatile_from_thread)
         self.started_s = time.monotonic()
         self.loop: asyncio.AbstractEventLoop | None = None
         self.admission = Admission()
+        self.intake = Intake()
+        self.signers: Together[tuple[Proof, bytes], Node | None] = Together(self.in_thread, proof.nodes_that_signed)
+        self.admissions: Together[tuple[str, Shown], Admitted | None] = Together(self.in_thread, identity.admit_plain)
+        self.indexes: Together[str, frozenset[int]] = Together(self.in_thread, device_indexes)
         self.refusals = Refusals()
         self.certificates = ShownCertificates(settings.TLS_CERTIFICATES)
         self._counts: dict[tuple[str, str], tuple[int, str]] = {}
         self._buffer: list[tuple[str, str, float, bytes]] = []
         self._batches = BatchSealer(self.name)
+        self._room = Room()
         self._tasks: list[asyncio.Task[None]] = []
         self._pool = ThreadPoolExecutor(DB_THREADS, thread_name_prefix="live-db")
         WebProcess._current = self
@@ -109,6 +123,7 @@ class WebProcess:
             lambda: pumps.deliver_orders(self),
             lambda: pumps.follow_events(self),
             lambda: pumps.tell_health(self),
+            lambda: pumps.announce_watched(self),
             lambda: pumps.beat(self),
         )
         self._tasks = [asyncio.create_task(self._keep(loop)) for loop in loops]
@@ -139,10 +154,16 @@ class WebProcess:
         if link.refused_as in AUDITED:
             self.refusals.note(link.node_name, link.refused_as)
 
+    def any_node(self) -> None:
+        """Commands are due, to whatever nodes."""
+        self.any_due = True
+        self.outbox_wakeup.set()
+
     async def register(self, link: AgentLink) -> None:
         """The newest session of a node is the one that gets its orders."""
         before = self.links.get(link.node_id)
         self.links[link.node_id] = link
+        self.arrived.add(link.node_id)
         metrics.AGENT_CONNECTIONS.set(len(self.links))
         self.outbox_wakeup.set()
         if before is not None and before is not link:
@@ -195,10 +216,12 @@ class WebProcess:
                 flushed_s = time.monotonic()
                 try:
                     for entry in self._batches.seal(batch):
-                        await client.xadd(bus.STREAM, {"d": entry}, maxlen=bus.STREAM_MAX, approximate=True)
+                        at = await client.xadd(bus.STREAM, {"d": entry}, minid=self._room.oldest(), approximate=True)
+                        self._room.note(at.decode(), len(entry))
                 except redis.ResponseError as error:
                     # Not a stream, or one whose numbers are used up: none of us made it so.
                     tally.note("stream", str(error))
+                    self._room = Room()
                     with contextlib.suppress(redis.RedisError, OSError):
                         await client.delete(bus.STREAM)
                     await asyncio.sleep(RESTART_S)

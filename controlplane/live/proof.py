@@ -9,7 +9,7 @@ that does not exist costs the same work and gets the same answer.
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +80,7 @@ class Entrance:
         if said is None:
             return False
         nonce, self._link.challenge = self._link.challenge, b""
-        node = await self._process.in_thread(node_that_signed, said, nonce)
+        node = await self._process.signers((said, nonce))
         if node is None:
             await self._failed("?", "unknown_key", f"node {said.node_id}")
             await self._link.refuse(
@@ -208,11 +208,14 @@ class Entrance:
             address=self._address,
             devices=tuple(device.uuid[:80] for device in said.devices[:64]),
         )
+        plain = None if again else await self._process.admissions((self._link.node_id, shown))
+        if plain is not None:
+            return plain
         return await self._process.in_thread(lambda: identity.admit(self._link.node_id, shown, again=again))
 
     async def _is_same(self, said: Proof, nonce: bytes) -> bool:
         """Signed by the node of the first proof, and of the same session of it."""
-        node = await self._process.in_thread(node_that_signed, said, nonce)
+        node = await self._process.signers((said, nonce))
         if node is not None and self._proof is not None and _unsigned(said) == _unsigned(self._proof):
             return True
         await self._failed(self._link.node_name, "unknown_key", "asked again, it did not prove itself")
@@ -252,10 +255,17 @@ async def ask_again(process: "WebProcess") -> None:
             await link.tell(RotateKey(link.rotation))
 
 
-def node_that_signed(said: Proof, nonce: bytes) -> Node | None:
-    """The node that the proof names, if one of its keys signed it; revoked ones too. Constant work."""
-    node = Node.objects.filter(pk=said.node_id, removed_at=None).first()
-    return node if key_that_signed(node, said.signature, session_statement(nonce, said), now()) else None
+def nodes_that_signed(asked: Sequence[tuple[Proof, bytes]]) -> list[Node | None]:
+    """Of each proof and the nonce that it answers: the node that it names, if one of its keys signed it; revoked ones
+    too. Constant work each."""
+    rows = Node.objects.filter(pk__in={said.node_id for said, _ in asked}, removed_at=None)
+    nodes, moment = {node.id: node for node in rows}, now()
+    found = []
+    for said, nonce in asked:
+        node = nodes.get(said.node_id)
+        signed = key_that_signed(node, said.signature, session_statement(nonce, said), moment)
+        found.append(node if signed else None)
+    return found
 
 
 def is_our_name(host: str) -> bool:

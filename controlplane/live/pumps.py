@@ -6,6 +6,7 @@ import importlib
 import time
 from collections.abc import Iterator
 from datetime import datetime
+from functools import cache
 from typing import TYPE_CHECKING
 
 import redis
@@ -30,6 +31,7 @@ from controlplane.recovery import gauges, ledger_gauges
 from controlplane.runtime import beats, bus, events, metrics
 from controlplane.runtime.clock import now, now_s
 from controlplane.runtime.models import Event
+from controlplane.runtime.prepared import NUMBER, TEXT, Prepared, Several
 
 if TYPE_CHECKING:
     from controlplane.live.process import WebProcess
@@ -41,6 +43,9 @@ BEAT_S = 1.0
 SWEEP_S = 2.0
 GAUGES_S = 5.0
 LEDGER_S = 30.0
+WATCHED_S = 1.0
+MAX_WATCHED = 10_000
+"""Of more topics the sentinel makes all pictures."""
 EVENTS_A_READ = 500
 NO_PROJECT = ""
 """Of a job that is not there: an administrator of the fleet sees what names it."""
@@ -72,7 +77,7 @@ async def _hear(process: "WebProcess", pubsub: PubSub, outbox: str) -> None:
             continue
         channel = message["channel"].decode()
         if channel == outbox:
-            process.outbox_wakeup.set()
+            process.any_node()
         elif channel == bus.SEQ_CHANNEL:
             process.hub.wakeup.set()
         else:
@@ -83,25 +88,36 @@ async def _hear(process: "WebProcess", pubsub: PubSub, outbox: str) -> None:
 
 async def deliver_orders(process: "WebProcess") -> None:
     """Send what is due to the nodes connected here; sweep sessions that are no longer ours."""
-    swept_at = 0.0
+    swept_at = read_at = 0.0
     while True:
         await _wakeup_or_clock(process.outbox_wakeup, POLL_ORDERS_S)
         if not process.links:
             continue
-        if await process.in_thread(broadcasts.make_waiting):
-            # There may be more, and what is made is sent below, as far as its nodes are here.
-            process.outbox_wakeup.set()
-        rows = await process.in_thread(dispatch.deliverable, list(process.links))
-        sent: list[Command] = []
-        sent_at: dict[str, datetime] = {}
-        for orders in _by_node(rows):
-            sent_at |= dict.fromkeys((row.pk for row in orders), now())
-            if await _send(process, orders):
-                sent += orders
-        await process.in_thread(dispatch.delivered, sent, sent_at)
+        arrived, process.arrived = process.arrived, set()
+        if process.any_due or time.monotonic() - read_at >= POLL_ORDERS_S:
+            read_at, process.any_due = time.monotonic(), False
+            if await process.in_thread(broadcasts.make_waiting):
+                # There may be more, and what is made is sent below, as far as its nodes are here.
+                process.any_node()
+            await _deliver(process, list(process.links))
+        elif here := [node_id for node_id in arrived if node_id in process.links]:
+            # Somebody came, and nobody rang: what is due to the others was sent.
+            await _deliver(process, here)
         if time.monotonic() - swept_at >= SWEEP_S:
             swept_at = time.monotonic()
             await _sweep_sessions(process)
+
+
+async def _deliver(process: "WebProcess", node_ids: list[str]) -> None:
+    """What is due to these nodes, which are connected here."""
+    rows = await process.in_thread(dispatch.deliverable, node_ids)
+    sent: list[Command] = []
+    sent_at: dict[str, datetime] = {}
+    for orders in _by_node(rows):
+        sent_at |= dict.fromkeys((row.pk for row in orders), now())
+        if await _send(process, orders):
+            sent += orders
+    await process.in_thread(dispatch.delivered, sent, sent_at)
 
 
 async def _wakeup_or_clock(wakeup: asyncio.Event, poll_s: float) -> None:
@@ -162,9 +178,15 @@ async def _sweep_sessions(process: "WebProcess") -> None:
     await proof.ask_again(process)
 
 
+_SESSIONS: Prepared[tuple[str, str, datetime | None, bool]] = Prepared(
+    lambda nodes: Node.objects.filter(pk__in=nodes).values_list("id", "session_id", "revoked_at", "connected"),
+    nodes=Several(TEXT),
+)
+
+
 def _sessions(node_ids: list[str]) -> dict[str, tuple[str, bool, bool]]:
     """(session, revoked, connected) of each node as the rows have it."""
-    rows = Node.objects.filter(pk__in=node_ids).values_list("id", "session_id", "revoked_at", "connected")
+    rows = _SESSIONS(nodes=node_ids)
     return {node_id: (session_id, revoked is not None, connected) for node_id, session_id, revoked, connected in rows}
 
 
@@ -188,9 +210,14 @@ async def follow_events(process: "WebProcess") -> None:
                 break
 
 
+@cache
+def _after(limit: int) -> Prepared[Event]:
+    return Prepared(lambda seq: Event.objects.filter(seq__gt=seq).order_by("seq")[:limit], seq=NUMBER)
+
+
 def events_after(seq: int, limit: int) -> list[Shared]:
     """Committed events in order, as the browsers get them, with the projects of their jobs."""
-    messages = [event_message(row) for row in Event.objects.filter(seq__gt=seq).order_by("seq")[:limit]]
+    messages = [event_message(row) for row in _after(limit)(seq=seq)]
     named = [job_ids_of(message) for message in messages]
     projects = projects_of(set().union(*named))
     return [
@@ -212,6 +239,17 @@ async def tell_health(process: "WebProcess") -> None:
             process.hub.everybody({"type": "health", "health": picture})
 
 
+async def announce_watched(process: "WebProcess") -> None:
+    """To the sentinel, which pictures our browsers watch: no others are made for them."""
+    while True:
+        topics = process.hub.watched()
+        said = topics if len(topics) <= MAX_WATCHED else None
+        await process.in_thread(bus.write_live, {bus.watch_key(process.name): {"topics": said}})
+        process.hub.watching.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.hub.watching.wait(), WATCHED_S)
+
+
 async def beat(process: "WebProcess") -> None:
     """A row that says this process and the database work, and how late its loop runs."""
     refreshed_at, counted_at = -GAUGES_S, -LEDGER_S
@@ -219,7 +257,8 @@ async def beat(process: "WebProcess") -> None:
     while True:
         if time.monotonic() - refreshed_at >= GAUGES_S:
             refreshed_at = time.monotonic()
-            process.fleet_nodes = await process.in_thread(node_count)
+            process.intake.fleet_nodes = await process.in_thread(node_count)
+            process.intake.webs = len(await process.in_thread(beats.live_web) | {process.name})
             await process.in_thread(gauges.refresh)
             await process.in_thread(flapping.settle)
             await process.in_thread(refusals.flush)
@@ -235,6 +274,8 @@ async def beat(process: "WebProcess") -> None:
             "browsers": len(process.hub.clients),
             "loop_lag_s": round(lag_s, 4),
             "writer_depth": process.writer.depth(),
+            "sessions_per_s": round(process.intake.rate.per_s, 1),
+            "sent_away": process.intake.refused,
         }
         await process.in_thread(beats.beat, "web", f"web:{process.name}", detail)
         await process.in_thread(gauges.refresh_incidents)

@@ -1,25 +1,27 @@
 """The one thread of a web process that writes what agents say.
 
 Sockets put (hello, events, closed) in; it takes everything that waits, joins what one
-node sent, applies it and calls back. Never in a socket's read path, one transaction a
-node and turn, so a burst costs few commits. Full means the sockets stop reading.
+node sent, applies it and calls back. Never in a socket's read path. Events are one transaction a
+node and turn; hellos of many nodes are one, and so are ends of sessions (`recovery.returning`,
+`fleet.sessions`), so a burst costs few commits. A hello whose socket is gone is dropped. Full means
+the sockets stop reading.
 """
 
 import queue
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import close_old_connections
 
-from controlplane.fleet.services import close_session
+from controlplane.fleet.sessions import close_sessions
 from controlplane.protocol.errors import IdentityMismatch
 from controlplane.protocol.frames import AgentEvent, AgentHello
-from controlplane.recovery import ingest
-from controlplane.runtime import bus
+from controlplane.recovery import ingest, returning
+from controlplane.runtime import bus, metrics
 from controlplane.runtime.errors import LostRace
 from controlplane.runtime.locks import retrying
 from controlplane.runtime.logs import get
@@ -29,6 +31,8 @@ MAX_WAITING = 5_000
 MAX_WAITING_A_NODE = 200
 MAX_TURN_EVENTS = 200
 GATHER_S = 0.01
+ALONE_S = 0.25
+"""So long in a turn hellos are applied one by one."""
 # Events of one session that speak for another node before it is disconnected.
 MAX_FOREIGN = 8
 _log = get(__name__)
@@ -40,7 +44,7 @@ Callback = Callable[[int, bool, str, str], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
     """`hello` opens a session, `events` belong to one, neither closes it. `received_s`: when, by the monotonic
-    clock; the events' ages count from there."""
+    clock; the events' ages count from there. `gone`: whether the socket that waits for the answer has ended."""
 
     node_id: str
     session_id: str
@@ -48,6 +52,7 @@ class Item:
     hello: AgentHello | None = None
     events: tuple[AgentEvent, ...] = field(default=())
     received_s: float = field(default_factory=time.monotonic)
+    gone: Callable[[], bool] = lambda: False
 
 
 class Writer:
@@ -60,6 +65,8 @@ class Writer:
         self._lock = threading.Lock()
         self._waiting: Counter[str] = Counter()
         self._foreign: Counter[str] = Counter()
+        self._ended: dict[str, str] = {}
+        self._alone: deque[Item] = deque()
 
     def start(self) -> None:
         """Begin."""
@@ -90,31 +97,28 @@ class Writer:
 
     def depth(self) -> int:
         """Items that wait."""
-        return self._queue.qsize()
+        return self._queue.qsize() + len(self._alone)
 
     def _run(self) -> None:
-        while True:
-            item = self._queue.get()
-            if item is None:
-                return
-            self._taken(item)
-            turn, ended = self._turn(item)
-            for joined in turn:
-                self._one(joined)
+        ended = False
+        while not ended or self._alone:
+            turn, last = self._turn(wait=not ended and not self._alone)
+            ended = ended or last
+            for step in _steps(turn):
+                self._step(step)
+            self._open_some()
             close_old_connections()
-            if ended:
-                return
             if not self._queue.empty():
                 # Under load: let more come, so that one commit carries it, and let others write.
                 time.sleep(GATHER_S)
 
-    def _turn(self, first: Item) -> tuple[list[Item], bool]:
-        """Everything that waits (bounded); consecutive events of one session are joined."""
-        items, count = [first], len(first.events)
-        ended = False
+    def _turn(self, *, wait: bool) -> tuple[list[Item], bool]:
+        """Everything that waits (bounded; for the first, if `wait`); consecutive events of one session are joined."""
+        items: list[Item] = []
+        count, ended = 0, False
         while count < MAX_TURN_EVENTS:
             try:
-                item = self._queue.get_nowait()
+                item = self._queue.get() if wait and not items else self._queue.get_nowait()
             except queue.Empty:
                 break
             if item is None:
@@ -125,22 +129,81 @@ class Writer:
             items.append(item)
         return _join(items), ended
 
-    def _one(self, item: Item) -> None:
+    def _step(self, items: list[Item]) -> None:
+        """Of different nodes. Events first: whoever is connected waits for nobody who comes or goes."""
+        for item in items:
+            if item.events:
+                self._guarded(item, self._events)
+        if hellos := [item for item in items if item.hello is not None]:
+            self._opened(hellos)
+        if ended := [item for item in items if item.hello is None and not item.events]:
+            self._closed(ended)
+
+    def _opened(self, items: list[Item]) -> None:
+        """Who comes back as it was is answered at once; the others wait for `_open_some`, a node's in order."""
+        waiting = {item.node_id for item in self._alone}
+        there = self._still_there(items)
+        hellos = [
+            returning.Return(node_id=item.node_id, session_id=item.session_id, said=item.hello)
+            for item in there
+            if item.hello is not None and item.node_id not in waiting
+        ]
         try:
-            if item.hello is not None:
-                acked = ingest.open_session(item.node_id, item.session_id, item.hello)
-                item.callback(acked, False, "", "")
-            elif item.events:
-                self._events(item)
-            else:
-                self._foreign.pop(item.session_id, None)
-                retrying(lambda: close_session(item.node_id, item.session_id), "close session")
-        except IdentityMismatch as error:
-            item.callback(0, False, error.code, str(error))
-        except ingest.StaleSession:
-            item.callback(0, False, "replaced", "a newer session of this node is live")
+            opened = returning.open_quiet(hellos) if hellos else {}
         except Exception as error:
-            _log.exception("what an agent reported was not written", node_id=item.node_id)
+            for item in there:
+                self._refused(item, error)
+            return
+        for item in there:
+            if item.node_id in opened:
+                item.callback(opened[item.node_id], False, "", "")
+        self._alone += [item for item in there if item.node_id not in opened]
+
+    def _open_some(self) -> None:
+        """Hellos that are applied by themselves, for a while: then it is others' turn."""
+        until_s = time.monotonic() + ALONE_S
+        while self._alone:
+            for item in self._still_there([self._alone.popleft()]):
+                self._guarded(item, self._open)
+            if time.monotonic() >= until_s:
+                return
+
+    def _open(self, item: Item) -> None:
+        assert item.hello is not None, "nothing else is opened"
+        item.callback(ingest.open_session(item.node_id, item.session_id, item.hello), False, "", "")
+
+    def _still_there(self, items: list[Item]) -> list[Item]:
+        there = [item for item in items if not item.gone()]
+        if len(there) < len(items):
+            metrics.FRAMES.labels(result="hello_gone").inc(len(items) - len(there))
+        return there
+
+    def _closed(self, items: list[Item]) -> None:
+        """Those that could not be written are tried again with the next that come."""
+        for item in items:
+            self._foreign.pop(item.session_id, None)
+            self._ended[item.node_id] = item.session_id
+        try:
+            retrying(lambda: close_sessions(self._ended), "close sessions")
+        except Exception:
+            _log.exception("ends of sessions were not written", number=len(self._ended))
+        else:
+            self._ended.clear()
+
+    def _guarded(self, item: Item, work: Callable[[Item], None]) -> None:
+        try:
+            work(item)
+        except Exception as error:
+            self._refused(item, error)
+
+    def _refused(self, item: Item, error: Exception) -> None:
+        """Why what a socket reported was not taken."""
+        if isinstance(error, IdentityMismatch):
+            item.callback(0, False, error.code, str(error))
+        elif isinstance(error, ingest.StaleSession):
+            item.callback(0, False, "replaced", "a newer session of this node is live")
+        else:
+            _log.error("what an agent reported was not written", node_id=item.node_id, exc_info=error)
             if item.hello is not None and not is_outage(error) and not isinstance(error, LostRace):
                 # No later try can store this hello; the agent waits long before the next one.
                 detail = f"this hello cannot be stored ({type(error).__name__}); see the server's log"
@@ -167,6 +230,18 @@ class Writer:
             message = {"type": "steps", "job_id": job_id, "points": mine}
             if not bus.publish_volatile(f"job:{job_id}", message):
                 self._on_volatile(f"job:{job_id}", message)
+
+
+def _steps(items: list[Item]) -> list[list[Item]]:
+    """In the order of each node's own items; what stands in one step is of different nodes."""
+    steps: list[list[Item]] = []
+    before: Counter[str] = Counter()
+    for item in items:
+        if before[item.node_id] == len(steps):
+            steps.append([])
+        steps[before[item.node_id]].append(item)
+        before[item.node_id] += 1
+    return steps
 
 
 def _join(items: list[Item]) -> list[Item]:

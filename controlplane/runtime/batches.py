@@ -7,8 +7,9 @@ frames that somebody took out of Redis must not look like a silent node. Holds n
 """
 
 import time
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -18,6 +19,8 @@ from controlplane.runtime.seal import Broken, seal, unseal
 MAX_AGE_S = 60.0
 MAX_ENTRY_BYTES = 8 << 20
 SPLIT_BYTES = 4 << 20
+STREAM_BYTES = 128 << 20
+"""Of each web process: two seconds and more of all frames of 12,500 nodes, if it held them all."""
 PURPOSE = "telemetry"
 
 Item = tuple[str, str, float, bytes]
@@ -58,6 +61,35 @@ class BatchSealer:
     def _entry(self, items: list[Item]) -> bytes:
         self._number += 1
         return seal(PURPOSE, bus.STREAM, _pack(Batch(process=self.process, number=self._number, items=items)))
+
+
+@dataclass(slots=True)
+class Room:
+    """How much of the stream stays, as one web process sees it: its own newest `most_bytes`, and what is younger than
+    `most_s`, whichever is less. What other processes appended goes by the same moment. Times are those of Redis, which
+    are in each entry's id; a reader that is further behind misses numbers and says so."""
+
+    most_bytes: int = STREAM_BYTES
+    most_s: float = MAX_AGE_S
+    kept: deque[tuple[int, int]] = field(default_factory=deque)
+    kept_bytes: int = 0
+    _first_ms: int = 0
+
+    def note(self, entry_id: str, size_bytes: int) -> None:
+        """An entry of ours was appended under this id. Raises ValueError for what is none."""
+        at_ms = int(entry_id.partition("-")[0])
+        self.kept.append((at_ms, size_bytes))
+        self.kept_bytes += size_bytes
+        self._first_ms = max(self._first_ms, at_ms - int(self.most_s * 1000.0))
+        while self.kept_bytes > self.most_bytes and len(self.kept) > 1:
+            self.kept_bytes -= self.kept.popleft()[1]
+            self._first_ms = max(self._first_ms, self.kept[0][0])
+        while self.kept[0][0] < self._first_ms:
+            self.kept_bytes -= self.kept.popleft()[1]
+
+    def oldest(self) -> str:
+        """The first id that stays; everything before it goes with the next entry."""
+        return str(self._first_ms)
 
 
 @dataclass(slots=True)

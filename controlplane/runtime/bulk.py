@@ -1,5 +1,6 @@
-"""Many rows of one table at once, of which most columns say the same: PostgreSQL is given them by COPY, SQLite one
-after the other of a prepared statement. No model is made of a row, and no statement grows with the rows.
+"""Many rows of one table at once, of which most columns say the same: PostgreSQL is given new ones by COPY and changes
+as arrays, SQLite one after the other of a prepared statement. No model is made of a row, and no statement grows with
+the rows.
 """
 
 import json
@@ -31,6 +32,31 @@ def insert(model: type[Model], same: Mapping[str, Any], names: Sequence[str], ro
     with connection.cursor() as cursor:
         statement = f'INSERT INTO "{table}" ({columns}) VALUES ({marks})'  # noqa: S608
         cursor.executemany(statement, [(*fixed, *row) for row in rows])
+
+
+def update(model: type[Model], same: Mapping[str, Any], names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Rows that are there get `same` (as the model has it, by attribute), and each its own of `names`: of each of
+    `rows` comes its key first, then these, which are text, numbers or None. A key that is none changes nothing."""
+    if not rows:
+        return
+    fields: dict[str, Field[Any, Any]] = {field.attname: field for field in model._meta.concrete_fields}
+    assert fields.keys() >= {*same, *names}, f"{model.__name__} has no such columns"
+    key, own = model._meta.pk, [fields[name] for name in names]
+    alike = [f'"{fields[name].column}" = %s' for name in same]
+    fixed = [fields[name].get_db_prep_save(value, connection) for name, value in same.items()]
+    table = model._meta.db_table
+    # Of our own models' names alone are the statements made.
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            arrays = ", ".join(f"%s::{field.rel_db_type(connection)}[]" for field in (key, *own))
+            known = ", ".join(["k", *(f"c{number}" for number in range(len(own)))])
+            each = [f'"{field.column}" = v.c{number}' for number, field in enumerate(own)]
+            statement = f'UPDATE "{table}" AS t SET {", ".join([*alike, *each])} FROM unnest({arrays}) AS v({known})'  # noqa: S608
+            cursor.execute(f'{statement} WHERE t."{key.column}" = v.k', [*fixed, *map(list, zip(*rows, strict=True))])
+            return
+        each = [f'"{field.column}" = %s' for field in own]
+        statement = f'UPDATE "{table}" SET {", ".join([*alike, *each])} WHERE "{key.column}" = %s'  # noqa: S608
+        cursor.executemany(statement, [(*fixed, *row[1:], row[0]) for row in rows])
 
 
 def _copy(statement: str, fixed: tuple[Any, ...], rows: Iterable[Sequence[Any]]) -> None:

@@ -58,3 +58,7 @@ def refuse(why_not: str) -> None:
     """An act's sentence of `policy.capabilities`: raises Conflict with it, unless it is empty."""
     if why_not:
         raise Conflict(why_not)
+
+
+class LostLead(Exception):
+    """A sentinel that leads no more was about to write. No fault: whoever leads now does that work."""

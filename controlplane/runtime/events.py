@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import F, QuerySet
 
 from controlplane.protocol.plain import without_secrets
 from controlplane.runtime import bulk, bus
 from controlplane.runtime.clock import now
 from controlplane.runtime.models import Event, EventStream
+from controlplane.runtime.prepared import TEXT, Prepared
 
 ALL = "all"
 FORGOTTEN = "forgotten"
@@ -36,8 +37,16 @@ VOLATILE_KEYS = frozenset(
         "ettr_basis", "undisturbed_step_s", "learned_step_s", "agent_cpu_ratio", "agent_rss_bytes", "ranks_running",
     }
 )  # fmt: skip
+_RAISE = f'UPDATE "{EventStream._meta.db_table}" SET "seq" = "seq" + %s WHERE "name" = %s RETURNING "seq"'  # noqa: S608
 _NAMES = (
     "seq", "job_seq", "kind", "sentence", "job_id", "node_id", "entity", "entity_id", "patch", "data",
+)  # fmt: skip
+_NEWEST: Prepared[int] = Prepared(
+    lambda name: EventStream.objects.filter(name=name).values_list("seq", flat=True)[:1], name=TEXT
+)
+_OF_KIND: Prepared[int] = Prepared(
+    lambda job_id, kind: Event.objects.filter(job_id=job_id, kind=kind).values_list("pk", flat=True)[:1],
+    job_id=TEXT, kind=TEXT,
 )  # fmt: skip
 Patch = dict[str, Any] | Callable[[], dict[str, Any]] | None
 
@@ -148,17 +157,17 @@ def was_told(kind: str, job_id: str) -> bool:
     """The job has such an event, in this unit of work or before."""
     unit = _unit.get()
     drafted = unit is not None and any(draft.kind == kind and draft.job_id == job_id for draft in unit.drafts)
-    return drafted or Event.objects.filter(job_id=job_id, kind=kind).exists()
+    return drafted or _OF_KIND.first(job_id=job_id, kind=kind) is not None
 
 
 def newest_seq() -> int:
     """Sequence number of the newest committed event; 0 for none."""
-    return EventStream.objects.filter(name=ALL).values_list("seq", flat=True).first() or 0
+    return _NEWEST.first(name=ALL) or 0
 
 
 def forgotten_up_to() -> int:
     """Sequence number of the newest event that was removed; 0 for none."""
-    return EventStream.objects.filter(name=FORGOTTEN).values_list("seq", flat=True).first() or 0
+    return _NEWEST.first(name=FORGOTTEN) or 0
 
 
 def kept_from(job_id: str = "") -> int:
@@ -239,8 +248,21 @@ def _json(patch: dict[str, Any] | None) -> str | None:
 
 def _reserve(name: str, count: int) -> int:
     """Take `count` numbers of a stream; returns the first. Holds the row until commit."""
-    taken = EventStream.objects.filter(name=name).update(seq=F("seq") + count)
-    if not taken:
+    newest = _raised(name, count)
+    if newest is None:
         EventStream.objects.get_or_create(name=name)
+        newest = _raised(name, count)
+    assert newest is not None, "nobody removes a stream"
+    return newest - count + 1
+
+
+def _raised(name: str, count: int) -> int | None:
+    """Its newest number, raised by so many; None where there is no such stream. Each unit of work asks this, twice:
+    in one statement, which Django's queries have no words for, where the database has it (SQLite since 3.35)."""
+    if not connection.features.can_return_columns_from_insert:
         EventStream.objects.filter(name=name).update(seq=F("seq") + count)
-    return EventStream.objects.values_list("seq", flat=True).get(name=name) - count + 1
+        return EventStream.objects.filter(name=name).values_list("seq", flat=True).first()
+    with connection.cursor() as cursor:
+        cursor.execute(_RAISE, [count, name])
+        found: list[tuple[int]] = cursor.fetchall()
+    return found[0][0] if found else None

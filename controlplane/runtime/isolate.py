@@ -2,13 +2,14 @@
 
 For loops over nodes, jobs or rows of many: each turn runs by itself. A failure is counted,
 logged at most once in `LOG_EVERY_S` for each kind of work, and the loop goes on. An outage
-of the database is no fault of a subject and goes to the caller.
+of the database is no fault of a subject and goes to the caller; so does it that somebody else leads by now.
 """
 
 import time
 from collections.abc import Callable
 
 from controlplane.runtime import metrics
+from controlplane.runtime.errors import LostLead
 from controlplane.runtime.logs import get
 from controlplane.runtime.outages import raise_if_outage
 
@@ -21,6 +22,8 @@ def isolated(what: str, subject: str, work: Callable[[], object]) -> bool:
     """Run `work`; False when it failed. `what` is one of a few constant names."""
     try:
         work()
+    except LostLead:
+        raise
     except Exception as error:
         raise_if_outage(error)
         metrics.ISOLATED_FAILURES.labels(what=what).inc()

@@ -1,4 +1,4 @@
-"""Locks. Order everywhere: job rows (by id), fleet, node rows, event streams.
+"""Locks. Order everywhere: a shard's lease, job rows (by id), fleet, node rows, event streams.
 
 PostgreSQL locks rows and advisory keys; SQLite lets one writer in at BEGIN IMMEDIATE,
 which is stronger, so there the same calls only read.
@@ -7,13 +7,16 @@ which is stronger, so there the same calls only read.
 import random
 import time
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from functools import cache
+from typing import Any, TypeVar
 
 from django.db import OperationalError, close_old_connections, connection, models
+from django.db.transaction import TransactionManagementError
 
 from controlplane.runtime.errors import LostRace
 from controlplane.runtime.logs import get
 from controlplane.runtime.outages import is_outage
+from controlplane.runtime.prepared import Prepared, Several
 
 FLEET_KEY = 0x486F6C64
 TRIES = 4
@@ -25,14 +28,41 @@ _log = get(__name__)
 
 
 def lock_row(model: type[M], pk: str | int) -> M | None:
-    """The row, held until commit; None if there is none. Others may still write rows that name it."""
-    return model._default_manager.select_for_update(no_key=True).filter(pk=pk).first()
+    """The row, held until commit; None if there is none. Others may still write rows that name it. Raises
+    TransactionManagementError where nothing would hold it."""
+    _holds()
+    row: M | None = _one(model).first(pk=pk)
+    return row
 
 
 def lock_rows(model: type[M], pks: Iterable[str]) -> dict[str, M]:
-    """Several rows, locked in order of their key, by key."""
-    rows = model._default_manager.select_for_update(no_key=True).filter(pk__in=set(pks)).order_by("pk")
-    return {row.pk: row for row in rows}
+    """Several rows, locked in order of their key, by key. Raises as `lock_row`."""
+    _holds()
+    return {row.pk: row for row in _several(model)(pks=set(pks))}
+
+
+def _holds() -> None:
+    """Django asks this as it compiles, which is once (`runtime.prepared`)."""
+    if connection.features.has_select_for_update and connection.get_autocommit():
+        raise TransactionManagementError("a row is locked inside a transaction")
+
+
+def _locking(model: type[M], **which: Any) -> "models.QuerySet[M]":
+    return model._default_manager.select_for_update(no_key=True).filter(**which).order_by("pk")
+
+
+@cache
+def _one(model: type[models.Model]) -> Prepared[Any]:
+    return Prepared(lambda pk: _locking(model, pk=pk)[:1], pk=_key(model))
+
+
+@cache
+def _several(model: type[models.Model]) -> Prepared[Any]:
+    return Prepared(lambda pks: _locking(model, pk__in=pks), pks=Several(_key(model)))
+
+
+def _key(model: type[models.Model]) -> "models.Field[Any, Any]":
+    return model._meta.pk
 
 
 def lock_fleet() -> None:

@@ -100,6 +100,11 @@ LATE_REFUSALS = Counter(
     ["error"],
 )
 LEADER = Gauge("holdfast_leader", "1 when this sentinel leads.")
+SHARDS = Gauge("holdfast_sentinel_shards", "Shards of the fleet, by HOLDFAST_SENTINEL_SHARDS.")
+LEADS = Gauge("holdfast_sentinel_leads", "1 when this sentinel leads the shard.", ["shard"])
+TERM = Gauge("holdfast_sentinel_term", "Under which it leads the shard, or led it last.", ["shard"])
+TAKEN = Counter("holdfast_sentinel_leads_taken_total", "Shards that it began to lead.", ["how"])
+FENCED = Counter("holdfast_sentinel_fenced_total", "Writes refused, as another sentinel leads the shard by now.")
 TASKS_SENT = Counter("holdfast_tasks_sent_total", "Tasks that beat has sent.", ["task"])
 BREAKER = Gauge(
     "holdfast_breaker_open",

@@ -8,11 +8,13 @@ and tables that are not what this program expects (a migration that has not run 
 Anything else comes from the data or from a fault of ours, and repeating it changes nothing.
 """
 
-from django.db import Error, InterfaceError, OperationalError, ProgrammingError
+from django.db import Error, InterfaceError, InternalError, OperationalError, ProgrammingError
 
 # Classes of PostgreSQL's SQLSTATE: connection, rollback (deadlock, serialization), resources,
 # object not in the state (lock not available), operator intervention, system error.
 SQLSTATE_CLASSES = frozenset({"08", "40", "53", "55", "57", "58"})
+CUT_OFF = "25P03"
+"""PostgreSQL ended a session that stood still in a transaction: it wrote nothing."""
 SQLITE_NAMES = (
     "SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_READONLY",
     "SQLITE_NOMEM", "SQLITE_PROTOCOL", "SQLITE_INTERRUPT", "SQLITE_SCHEMA", "SQLITE_CORRUPT", "SQLITE_NOTADB",
@@ -24,6 +26,8 @@ def is_outage(error: BaseException) -> bool:
     """True: wait and repeat the work as it is. False: it fails again, whatever is waited."""
     if isinstance(error, InterfaceError | ProgrammingError):
         return True
+    if isinstance(error, InternalError):
+        return getattr(error.__cause__, "sqlstate", None) == CUT_OFF
     if not isinstance(error, OperationalError):
         return False
     cause = error.__cause__

@@ -32,7 +32,7 @@ FOREIGN = (
     "telemetry_repeated",
     "telemetry_garbage",
     "live",
-    "blob",
+    "parts",
     "volatile",
     "stream",
     "wrong_type",

@@ -5,18 +5,19 @@ row too (`ClockStep`), so a window that reaches over one is two pieces of the ca
 until now, and what is left of it before the step, by the clock of then.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from functools import reduce
 from operator import or_
 from pathlib import Path
 from time import CLOCK_BOOTTIME, clock_gettime
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
-from django.db.models import Model, Q, QuerySet
+from django.db.models import Field, Model, Q, QuerySet
 
 from controlplane.runtime.clock import AHEAD_S, now
 from controlplane.runtime.models import ClockStep
+from controlplane.runtime.prepared import MOMENT, Prepared, Several
 
 RANKS, COMMANDS = "ranks", "commands"
 """What was under way when the clock was set is listed by these names."""
@@ -24,6 +25,8 @@ MAX_STEPS = 20
 """Steps further back than this many are not looked for."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 Row = TypeVar("Row", bound=Model)
+Found = TypeVar("Found")
+_STEPS = Prepared(lambda: ClockStep.objects.order_by("-id")[:MAX_STEPS])
 
 
 def uptime() -> tuple[str, float]:
@@ -37,7 +40,7 @@ def uptime() -> tuple[str, float]:
 
 def known() -> list[ClockStep]:
     """Steps of the clock, the newest first."""
-    return list(ClockStep.objects.order_by("-id")[:MAX_STEPS])
+    return _STEPS()
 
 
 def newest_before(at: datetime) -> int:
@@ -46,9 +49,9 @@ def newest_before(at: datetime) -> int:
     return next((step.pk for step in known() if step.set_at <= at <= latest), 0)
 
 
-def within(rows: QuerySet[Row], column: str, seconds: float) -> QuerySet[Row]:
-    """Those of `rows` of the last so many seconds."""
-    steps = known()
+def within(rows: QuerySet[Row], column: str, seconds: float, steps: list[ClockStep] | None = None) -> QuerySet[Row]:
+    """Those of `rows` of the last so many seconds. `steps`: of `known`, which who asks often reads once."""
+    steps = known() if steps is None else steps
     found = []
     for number, (first, last) in enumerate(pieces(steps, seconds, until=now())):
         piece = Q(**{f"{column}__gte": first})
@@ -59,6 +62,29 @@ def within(rows: QuerySet[Row], column: str, seconds: float) -> QuerySet[Row]:
         older = [pk for step in steps[number:] for pk in step.older.get(rows.model._meta.label, ())]
         found.append(piece & ~Q(pk__in=older) if older else piece)
     return rows.filter(reduce(or_, found))
+
+
+class Within(Generic[Found]):
+    """What `shown` makes of those of `rows` of the last so many seconds: a `Prepared` while the clock was never set,
+    which is all that most servers know."""
+
+    def __init__(
+        self,
+        rows: Callable[..., QuerySet[Any]],
+        column: str,
+        shown: Callable[[QuerySet[Any]], QuerySet[Any, Found]],
+        **fields: "Field[Any, Any] | Several",
+    ) -> None:
+        self._rows, self._column, self._shown = rows, column, shown
+        self._prepared = Prepared(
+            lambda since, **marks: shown(rows(**marks).filter(**{f"{column}__gte": since})), since=MOMENT, **fields
+        )
+
+    def __call__(self, seconds: float, steps: list[ClockStep], **given: Any) -> list[Found]:
+        """`steps`: of `known`; a value for each of the fields. Raises what `Prepared` does."""
+        if steps:
+            return list(self._shown(within(self._rows(**given), self._column, seconds, steps)))
+        return self._prepared(since=now() - timedelta(seconds=seconds), **given)
 
 
 def age_s(at: datetime, steps: list[ClockStep] | None = None) -> float:
@@ -83,13 +109,16 @@ def of_clock_before(rows: QuerySet[Row], since: datetime) -> list[str]:
     return [pk for step in again for pk in step.older.get(rows.model._meta.label, ())]
 
 
-def whole(rows: QuerySet[Row], kind: str, first: str, last: str) -> QuerySet[Row]:
+def whole(rows: QuerySet[Row], kind: str, first: str, last: str, steps: list[ClockStep] | None = None) -> QuerySet[Row]:
     """Those of `rows` between whose two times the clock was not set: they tell how long something took. `kind`:
-    as what was under way is listed when the clock is set."""
+    as what was under way is listed when the clock is set; `steps`: of `known`."""
+    steps = known() if steps is None else steps
+    if not steps:
+        return rows
     across = {
         pk for pks in ClockStep.objects.order_by("-id").values_list(f"older__{kind}", flat=True) for pk in pks or ()
     }
-    for step in known():
+    for step in steps:
         if step.step_s > 0.0:
             # By a clock that was set ahead nothing else lies around that.
             rows = rows.exclude(**{f"{first}__lt": step.set_at, f"{last}__gte": step.set_at})

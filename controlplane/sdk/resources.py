@@ -7,6 +7,7 @@ awaitable of it for `AsyncClient`.
 from collections.abc import Callable, Mapping
 from typing import Any, TypedDict, Unpack
 
+from controlplane.api.shapes import JobMesh, NodeColumns
 from controlplane.protocol import rest
 from controlplane.protocol.rank_commands import RankCommand
 from controlplane.sdk import calls
@@ -98,6 +99,12 @@ class Jobs(_Group):
         """Iterates over replica incarnations with their ranks."""
         return self._pages(calls.get(calls.one("jobs", job_id, "/replicas"), Page[rest.Replica]))
 
+    def mesh(self, job_id: str, *, fields: str | None = None, **params: Any) -> Any:
+        """JobMesh: every rank of the newest attempt in one answer, by its place in the layout, with the slowest and the
+        most silent; `fields` as "replica,pp,tp,step_s", `limit`, `cursor`."""
+        path = calls.one("jobs", job_id, "/mesh")
+        return self._run(calls.get(path, JobMesh, fields=fields, **params))
+
     def steps(
         self, job_id: str, *, since_step: int | None = None, attempt: int | None = None, points: int | None = None
     ) -> Any:
@@ -187,8 +194,13 @@ class Nodes(_Group):
         """Iterates over every Node."""
         return self._pages(calls.get("/nodes", Page[rest.Node], limit=limit))
 
+    def columns(self, *, fields: str | None = None, **params: Any) -> Any:
+        """NodeColumns: every node in one answer, for large fleets. `fields` as "name,state,devices_busy"; `state`, `q`,
+        `limit`, `cursor`. `api.shapes.rows_of(found.columns)` makes rows of it."""
+        return self._run(calls.get("/nodes:columns", NodeColumns, fields=fields, **params))
+
     def get(self, node_id: str) -> Any:
-        """NodeDetail."""
+        """NodeDetail, by id or name."""
         return self._run(calls.get(calls.one("nodes", node_id), rest.NodeDetail))
 
     def series(

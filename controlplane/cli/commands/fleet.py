@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from controlplane.api.shapes import rows_of
 from controlplane.cli import columns, context
 from controlplane.cli.commands.join_token import show_once
 from controlplane.cli.commands.request import Timeout, Wait, follow
@@ -15,6 +16,8 @@ from controlplane.cli.spans import begins, length_of
 node = typer.Typer(no_args_is_help=True, help="Machines with an agent.")
 gpu = typer.Typer(no_args_is_help=True, help="Devices.")
 SHOWN_HELD = 5
+MAX_NAME = 100
+"""Characters of a node's name."""
 Node = Annotated[str, typer.Argument(metavar="NODE", help="Id or name.")]
 
 
@@ -22,9 +25,11 @@ def find(client: Any, wanted: str) -> str:
     """The id of a node named by id or name. Raises CliError (NOT_FOUND)."""
     if wanted.startswith("node_"):
         return wanted
-    for row in client.nodes.list(limit=500):
-        if row.name == wanted:
-            return str(row.id)
+    if len(wanted) <= MAX_NAME:
+        found = client.nodes.columns(fields="id,name", q=wanted)
+        for row in rows_of(found.columns):
+            if row["name"] == wanted:
+                return str(row["id"])
     raise CliError(f"no node {wanted!r}", fix="holdfast node ls", code=Exit.NOT_FOUND)
 
 

@@ -148,7 +148,8 @@ def failures(found: dict[str, Any]) -> str:
     """How often jobs failed, and how soon that was found and over; "not observed" where there was nothing."""
     means = (("to failure (MTTF)", "mttf_s"), ("to detection (MTTD)", "mttd_s"), ("to recovery (MTTR)", "mttr_s"))
     known = ", ".join(f"{name} {ABSENT_MEAN if found[key] is None else span(found[key])}" for name, key in means)
-    return f"{found['failures']} failures in {span(found['up_s'])} of training; mean time {known}."
+    number = f"{found['failures']} failure{'' if found['failures'] == 1 else 's'}"
+    return f"{number} in {span(found['up_s'])} of training; mean time {known}."
 
 
 def _words(answer: dict[str, Any]) -> Iterator[str]:

@@ -57,7 +57,7 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "controlplane.config.static.CompressedFiles",
     "controlplane.runtime.requests.RequestIdMiddleware",
     *(["controlplane.api.middleware.ApiEdgeMiddleware"] if find_spec("controlplane.api") else []),
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -90,6 +90,8 @@ STATIC_ROOT = STATE_DIR / "static"
 STATIC_ROOT.mkdir(parents=True, exist_ok=True)
 # The committed bundle is served from the package itself: nothing to collect.
 WHITENOISE_USE_FINDERS = True
+# Names of the bundle's parts say what is in them: who has one never asks again.
+WHITENOISE_IMMUTABLE_FILE_TEST = r"^/static/ui/assets/"
 X_FRAME_OPTIONS = "DENY"
 SESSION_ENGINE = "controlplane.access.sessions"
 SESSION_COOKIE_HTTPONLY = True
@@ -128,12 +130,14 @@ REFERENCE_RUNS = ENV.reference_runs == "on" or (ENV.reference_runs == "auto" and
 # Of a replica that computes steps of a recovery again at the job's end; 0: none does.
 RECOMPUTE_S = ENV.recompute_s
 GRACE_S = ENV.grace_s
+SENTINEL_SHARDS = ENV.sentinel_shards
 FRAME_INTERVAL_S = ENV.frame_interval_s
 SAMPLE_INTERVAL_S = ENV.sample_interval_s
 OUTER_TIMEOUT_S = ENV.outer_timeout_s
 CHUNK_S = ENV.chunk_s
 RETENTION_DAYS = ENV.retention_days
 EVENT_RETENTION_DAYS = ENV.event_retention_days
+STEP_RETENTION_DAYS = ENV.step_retention_days
 LEDGER_RETENTION_DAYS = ENV.ledger_retention_days
 GPU_HOUR_PRICE = ENV.gpu_hour_price
 GPU_HOUR_CURRENCY = ENV.gpu_hour_currency

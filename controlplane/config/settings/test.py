@@ -11,7 +11,7 @@ ALLOWED_HOSTS = ["*"]
 GRACE_S = 0.0
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 # Tests kill processes, never the machine: what SQLite has not yet written it still holds, and no commit waits for the
-# disk, as with `scripts.private_postgres`. `benchmarks.settings` waits for it.
+# disk, as with `controlplane.demo.private_postgres`. `benchmarks.settings` waits for it.
 DATABASES = deepcopy(DATABASES)
 _options = DATABASES["default"]["OPTIONS"]
 if "init_command" in _options:
