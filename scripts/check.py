@@ -21,6 +21,8 @@ STRICT = (
     "trainer/control",
     "trainer/core",
     "controlplane/cli",
+    "controlplane/slurm",
+    "controlplane/bench",
 )
 PY = sys.executable
 
@@ -71,10 +73,12 @@ def run(command: tuple[str, ...]) -> tuple[bool, str]:
 
 
 def main() -> int:
-    """Run all checks; 1 if any failed."""
+    """Run all checks; 1 if any failed. `--installed`: the page's packages are, and others use them meanwhile."""
     checks = list(CHECKS)
     if shutil.which("npm"):
-        checks.extend(PAGE_CHECKS)
+        (bundle, build), *others = PAGE_CHECKS
+        more = ("--no-install",) if "--installed" in sys.argv[1:] else ()
+        checks.extend([(bundle, (*build, *more)), *others])
     else:
         print(f"NOT CHECKED, there is no npm here: {', '.join(name for name, _ in PAGE_CHECKS)}", flush=True)
     failed = []

@@ -7,9 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from private_postgres import private_postgres
+from controlplane.demo.private_postgres import private_postgres
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = "tests/attacks/api/test_v14_fuzz.py"

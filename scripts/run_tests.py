@@ -5,7 +5,8 @@ replayed), install (the pages of installation, block by block, and the images' p
 (real Redis, sockets, agents, processes), rows (the backend over rows alone: `rows_alone`), trainer (real ranks),
 postgres (the backend's sets and attacks that a database decides again on PostgreSQL), scenes (the whole ring
 broken five ways), alerts (each shipped alert fired and resolved by a real fault; it waits most of its six minutes),
-e2e (pages in a browser). `all` is check + all of them, two at a time (`QUEUE`) with the alerts beside, and at a low
+e2e (pages in a browser), slurm (guest mode on a real Slurm, where it is installed). `all` is check + all of them
+but the last (`APART`), two at a time (`QUEUE`) with the alerts beside, and at a low
 priority, one after the other, those that wait for nobody (`FILLS`), which take what the others leave. The scenes
 come last, with nothing beside them but the rest of those: what they wait for is the whole ring's own pace. What
 pytest prints goes to var/tests/SET.log; of it are shown here the progress, the skips, the slowest and the sum, so
@@ -17,6 +18,7 @@ counts as passed if all of its failed tests pass then, and each of these has its
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -27,9 +29,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from private_postgres import MissingPostgres, private_postgres
 from processor_time import adopt, children, taken_s, wait_for_adopted
-from second_run import MOST_TESTS, failed_tests, first_options, may_repeat, passed_tests, second_options
+from second_run import MOST_TESTS, WAITS, failed_tests, first_options, may_repeat, passed_tests, second_options
+
+from controlplane.demo.private_postgres import MissingPostgres, private_postgres
 
 ROOT = Path(__file__).resolve().parent.parent
 PY = sys.executable
@@ -40,11 +43,6 @@ OTHERS = tuple(
     str(path.relative_to(ROOT))
     for path in sorted((ROOT / "tests" / "integration").glob("[!_]*/"))
     if str(path.relative_to(ROOT)) not in (*RANKS, *INSTALL)
-)
-# What a test file names that starts a process, waits for one or for a clock.
-WAITS = re.compile(
-    r"redis_server|\bStack\b|FakeAgent|\brunning\(|running_whole|subprocess|Popen|asyncio|async def"
-    r"|[Tt]hread|time\.sleep|monotonic|read_all_back"
 )
 BACKEND = ("tests/integration/api", "tests/integration/backend")
 # Each is a ring of its own, and needs both cores for itself: two at once take longer than one after the other.
@@ -104,9 +102,9 @@ JUDGED = (
     *(
         f"tests/integration/api/test_{name}.py"
         for name in (
-            "audit_state", "capabilities", "capacity", "device_faults", "device_resets", "incident_readings",
-            "incidents", "join_tokens", "passwords", "problems", "project_access", "queue", "ranks", "requests",
-            "series", "told_to_the_page",
+            "audit_state", "capabilities", "capacity", "device_faults", "device_resets", "fields", "incident_readings",
+            "incidents", "join_tokens", "mesh", "one_replica", "passwords", "problems", "project_access", "queue",
+            "ranks", "requests", "series", "static_files", "told_to_the_page", "unchanged",
         )
     ),
     *(
@@ -115,7 +113,7 @@ JUDGED = (
             "bound_sessions", "breaker", "certificate_clocks", "certificates", "checkpoint_age", "checkpoints",
             "choices", "clock_and_ages", "clock_and_effective_time", "clock_and_incidents", "clock_and_limits",
             "clock_set", "clock_steps", "common_stall", "consent", "counters_before", "device_resets",
-            "effective_time", "effective_time_joined", "elsewhere", "ends", "entrypoints", "evidence",
+            "effective_time", "effective_time_joined", "elsewhere", "ends", "entrypoints", "event_numbers", "evidence",
             "figures", "figures_agree", "fleetmap", "gpu_ledger", "held_nodes", "identity", "incident_causes",
             "incident_machine", "incident_timeline", "incidents", "keeping", "known_ends", "lasting_flags",
             "launch_fields", "ledger_failures", "ledger_preemption", "load_growth", "logs", "looks",
@@ -157,7 +155,10 @@ SETS: dict[str, tuple[str, ...]] = {
     "scenes": SCENES,
     "alerts": ("tests/alerts",),
     "e2e": ("tests/e2e",),
+    "slurm": ("tests/slurm",),
 }
+APART = ("slurm",)
+"""Not of `all`: asked for by its own name alone."""
 # Most of a set is waiting, for processes and for clocks: two of them share two cores well, and the next
 # is taken when one has ended, the longest first.
 QUEUE = ("services", "trainer", "attacks", "e2e", "postgres", "install")
@@ -170,16 +171,20 @@ FILLS, LOW = ("fast", "rows"), ("nice", "-n", "10")
 # Of a test that takes what others leave: half a minute of computing may last ten.
 LOW_LIMIT_S = 600
 LAST = "scenes"
+NPM_CI = ("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent")
 ALONE = "alone"
 """Of the names of files that a second run leaves, and what its lines begin with."""
 
 
 def run_all() -> list[str]:
     """The checks, and every set once; the names of those that failed."""
+    if shutil.which("npm"):
+        # The pages' tests use a package of it, and may come before the checks of the page, or beside them.
+        subprocess.run(NPM_CI, cwd=ROOT / "frontend", check=False)
     with ThreadPoolExecutor(1) as beside, ThreadPoolExecutor(1) as below, ThreadPoolExecutor(AT_ONCE) as lanes:
         filled = below.map(lambda name: run_apart(name, before=LOW), FILLS)
         waited = beside.submit(run_apart, BESIDE)
-        checked = beside.submit(subprocess.run, [PY, "scripts/check.py"], cwd=ROOT, check=False)
+        checked = beside.submit(subprocess.run, [PY, "scripts/check.py", "--installed"], cwd=ROOT, check=False)
         codes = dict(zip(QUEUE, lanes.map(run_apart, QUEUE), strict=True))
         codes |= {BESIDE: waited.result(), "check": checked.result().returncode}
         codes[LAST] = run_apart(LAST)
@@ -189,7 +194,7 @@ def run_all() -> list[str]:
 
 def passes_alone(name: str, code: int) -> bool:
     """Whether each failed test of a set that ended with `code` passes when nothing runs beside it."""
-    if not may_repeat(name, code, report_of(name)):
+    if not may_repeat(name, code, report_of(name), ROOT):
         return False
     run_apart(name, alone=True)
     return failed_tests(report_of(name)) <= passed_tests(report_of(name, ALONE))

@@ -4,6 +4,7 @@ names a PostgreSQL server; the same tests run on either.
 
 import gc
 import os
+import sys
 
 import hypothesis
 import pytest
@@ -62,6 +63,15 @@ def _only_what_was_written_is_emptied():  # type: ignore[no-untyped-def]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TransactionTestCase, "_fixture_teardown", empty)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _nodes_of_another_database_are_not_remembered():  # type: ignore[no-untyped-def]
+    """A web process keeps what it read of the nodes while no event names one; a test's rows come without events."""
+    followed = sys.modules.get("controlplane.fleet.followed")
+    if followed is not None:
+        followed.nodes.forget()
+    yield
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ import pytest
 
 from controlplane.demo.config import DemoConfig
 from controlplane.demo.driver import Driver
-from scripts.private_postgres import MissingPostgres, private_postgres
+from controlplane.demo.private_postgres import MissingPostgres, private_postgres
 from tests.prometheus import Prometheus, beside
 from tests.relay import Relay
 from tests.scenes.conftest import KEEP_LOGS, Quick, _connected, _keep_logs

@@ -49,8 +49,17 @@ CASES = {
         {'up{job="holdfast-worker",instance="w:9472"}': flat(1), 'up{job="holdfast-agent",instance="a:9474"}': flat(0)},
     ),
     "HoldfastNoLeader": Case(
-        {'holdfast_leader{instance="a"}': flat(0), 'holdfast_leader{instance="b"}': flat(0)},
-        {'holdfast_leader{instance="a"}': flat(0), 'holdfast_leader{instance="b"}': flat(1)},
+        {
+            'holdfast_sentinel_shards{instance="a"}': flat(2),
+            'holdfast_sentinel_leads{instance="a",shard="0"}': flat(1),
+            'holdfast_sentinel_leads{instance="a",shard="1"}': flat(0),
+            'holdfast_sentinel_leads{instance="b",shard="0"}': flat(1),
+        },
+        {
+            'holdfast_sentinel_shards{instance="a"}': flat(2),
+            'holdfast_sentinel_leads{instance="a",shard="0"}': flat(1),
+            'holdfast_sentinel_leads{instance="b",shard="1"}': flat(1),
+        },
     ),
     "HoldfastNoAgents": Case({CONNECTIONS: flat(0), NODES: flat(4)}, {CONNECTIONS: flat(0), NODES: flat(0)}),
     "HoldfastAgentCutOff": Case({"holdfast_agent_connected": flat(0)}, {"holdfast_agent_connected": flat(1)}),
@@ -132,3 +141,10 @@ def test_an_alert_fires_on_its_fault_and_not_without(tmp_path: Path, alert: str)
     case = CASES[alert]
     assert judge(tmp_path, alert, case.bad, fires=True) == ""
     assert judge(tmp_path, alert, case.good, fires=False) == ""
+
+
+def test_without_any_sentinel_nothing_is_led_whatever_the_other_processes_export(tmp_path: Path) -> None:
+    """Each process knows the name of the figure, and those that are no sentinel export 0 of it."""
+    others = {'holdfast_sentinel_shards{job="holdfast-web"}': flat(0), 'holdfast_leader{job="holdfast-web"}': flat(0)}
+    assert judge(tmp_path, "HoldfastNoLeader", others, fires=True) == ""
+    assert judge(tmp_path, "HoldfastNoLeader", others | CASES["HoldfastNoLeader"].good, fires=False) == ""

@@ -23,11 +23,15 @@ PACKAGES = (
     "controlplane/runtime",
     "controlplane/scheduling",
     "controlplane/simulator",
+    "controlplane/slurm",
+    "controlplane/bench",
     "controlplane/telemetry",
     "agents/core",
     "trainer",
     "trainer/core",
 )
+APART = ("controlplane.slurm.", "controlplane.bench.")
+"""Packages of which the contract names the pure modules one by one."""
 BREACHES = {
     "controlplane/protocol/a.py": "controlplane.policy",
     "controlplane/fleet/a.py": "controlplane.jobs",
@@ -42,6 +46,10 @@ BREACHES = {
     "trainer/core/b.py": "torch",
     "controlplane/simulator/c.py": "trainer.parts",
     "controlplane/recovery/a.py": "trainer.core",
+    "controlplane/fleet/b.py": "controlplane.slurm",
+    "controlplane/slurm/answers.py": "subprocess",
+    "controlplane/bench/script.py": "random",
+    "controlplane/jobs/a.py": "controlplane.bench",
     "agents/a.py": "trainer",
     "agents/b.py": "torch",
     "trainer/a.py": "controlplane.jobs",
@@ -64,10 +72,12 @@ def plant(folder: Path, breaches: dict[str, str]) -> Path:
             if step != folder:
                 step.mkdir(parents=True, exist_ok=True)
                 (step / "__init__.py").touch()
-    for stub in ("controlplane/policy/snapshot.py", "controlplane/policy/plan.py", "trainer/parts.py"):
-        (folder / stub).touch()
     rules = ConfigParser()
     rules.read(CONTRACTS, encoding="ascii")
+    pure = rules["importlinter:contract:pure"]["source_modules"].split()
+    modules = [f"{name.replace('.', '/')}.py" for name in pure if name.startswith(APART)]
+    for stub in ("controlplane/policy/snapshot.py", "controlplane/policy/plan.py", "trainer/parts.py", *modules):
+        (folder / stub).touch()
     for name in rules["importlinter:contract:simulator_agents"]["forbidden_modules"].split():
         (folder / name.replace(".", "/")).with_suffix(".py").touch()
     for path, imported in breaches.items():

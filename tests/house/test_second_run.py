@@ -44,7 +44,7 @@ def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(run_tests, "ROOT", tmp_path)
     monkeypatch.setattr(run_tests, "SETS", {"services": (".",), "fast": (".",)})
     monkeypatch.setattr(run_tests, "LEFT_OUT", {})
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:django")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
     def run_apart(name: str, *, alone: bool = False) -> int:
         return run_tests.run_set(name, part=run_tests.ALONE if alone else "")
@@ -89,6 +89,15 @@ def test_many_failures_a_broken_file_and_a_set_without_real_clocks_are_not_repea
     assert all(line.startswith(f"{name}: ") for line in run_tests.verdicts([name]))
 
 
+def test_of_a_set_without_real_clocks_what_waits_is_repeated_and_nothing_else(sets: Path) -> None:
+    for waits in ("import subprocess", "import asyncio", "from tests.integration.backend.servers import Stack"):
+        (sets / "test_late.py").write_text(LATE.replace("import Path", f"import Path  # {waits}"))
+        assert passes_alone("fast")
+        (sets / "was_here").unlink()
+    (sets / "test_both.py").write_text(BROKEN)
+    assert not passes_alone("fast")
+
+
 def test_an_earlier_second_run_excuses_nothing(sets: Path) -> None:
     (sets / "test_late.py").write_text(LATE)
     assert passes_alone()
@@ -99,4 +108,5 @@ def test_an_earlier_second_run_excuses_nothing(sets: Path) -> None:
 
 def test_sets_that_wait_for_no_clock_are_never_repeated(tmp_path: Path) -> None:
     assert {*run_tests.QUEUE, run_tests.BESIDE, run_tests.LAST} - {"postgres"} == REAL_CLOCKS
-    assert not may_repeat("services", 1, tmp_path / "no report"), f"pytest ended early; at most {MOST_TESTS} failed"
+    ended_early = may_repeat("services", 1, tmp_path / "no report", tmp_path)
+    assert not ended_early, f"at most {MOST_TESTS} failed"

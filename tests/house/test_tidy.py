@@ -20,6 +20,7 @@ MAY_READ_ENVIRONMENT = (
     "agents/config.py",
     "trainer/config.py",
     "controlplane/cli/config.py",
+    "controlplane/slurm/environment.py",
     "controlplane/cli/output.py",  # NO_COLOR and TERM, the terminal's own variables
 )
 # Where the bell is rung; everything else writes a row with a deadline.

@@ -8,9 +8,9 @@ import pytest
 
 from controlplane.changes.kinds import CreatePreemption, CreateReplica, ReplicaKey
 from controlplane.policy.plan import AskPreemption, Decision
-from controlplane.policy.rules import make_room
+from controlplane.policy.rules import lifecycle, make_room
 from controlplane.protocol.spec import Resources, Scheduling, TrainSpec
-from controlplane.protocol.states import AttemptState, JobState, RequestKind
+from controlplane.protocol.states import AttemptState, JobState, RequestKind, RequestState
 from controlplane.simulator import crowd
 from controlplane.simulator.__main__ import main
 from controlplane.simulator.job import JobPlan, JobRun
@@ -23,6 +23,8 @@ FOUND = {
     1192: "a replica was started on a device that its dead rank had left, and another job had taken",
     1252: "a replica was started on a device that its dead rank had left, and another job had taken",
     1298: "a replica was started on a device that its dead rank had left, and another job had taken",
+    3008: "a restart took back a replica that the job had given",
+    3018: "a restart took back a replica that the job had given",
 }
 """What each of them found, when it was found."""
 
@@ -252,6 +254,19 @@ def test_who_is_asked_against_the_rules_is_found(break_it: Callable[[JobRun], No
 def with_scheduling(run: JobRun, **fields: object) -> TrainSpec:
     """Its spec with another scheduling."""
     return msgspec.structs.replace(run.spec, scheduling=msgspec.structs.replace(run.spec.scheduling, **fields))
+
+
+def test_an_attempt_that_starts_while_its_job_is_to_yield_is_found() -> None:
+    world = scene(urgent=300)
+    world.kernel.run(41.0)
+    long, _ = both(world)
+    long.control.asked.ask(RequestKind.PREEMPT, "somebody", "so", attempt=1)
+    (request,) = long.rows.requests.values()
+    long.rows.requests[request.id] = msgspec.structs.replace(request, state=RequestState.TAKEN)
+    assert long.rows.attempt is not None
+    long.rows.attempt.number = 2
+    world.promises.made(long, msgspec.structs.replace(asks(long), rule=lifecycle.RULE, actions=()))
+    assert any("I-kept: starts while it is to yield" in each for each in world.checkers.violations)
 
 
 def test_too_many_preemptions_of_a_job_within_an_hour_are_found() -> None:

@@ -26,7 +26,7 @@ RESERVED = "nodes are reserved in days of the queue (`simulator.queue_promises`)
 NOT_YET = {
     "JobFact.end_held_until_s": "no step is computed again",
     "CheckpointFact.holders": "no checkpoint lies on the nodes' own disks",
-    "Victim.borrows": "no world has projects",
+    **dict.fromkeys(("Victim.borrows", "Again.at_most", "Again.why", "Elsewhere.again"), "no world has projects"),
     "JobFact.project": RESERVED,
     "NodeFact.reservations": RESERVED,
     "QueuePlace.alone": RESERVED,

@@ -361,7 +361,7 @@ def test_a_frame_moves_the_picture_of_no_other_nodes_ranks_and_devices_and_is_co
     def take(row: Rank, seq: int, celsius: float, *said: frames.RankStatus) -> None:
         read = tuple(samples.DeviceSample(index=n, temperature_c=celsius) for n in (0, 1))
         frame = frames.AgentFrame(seq=seq, uptime_s=1.0, ranks=said, devices=read)
-        frame = limits.only_listed(frame, selectors.device_indexes(row.node_id))
+        frame = limits.only_listed(frame, selectors.device_indexes([row.node_id])[0])
         seen.take([live_state.Heard(node_id=row.node_id, session_id="s", at_s=10.0 * seq, frame=frame)])
 
     take(scene.a, 1, 40.0, status_of(a))
@@ -381,7 +381,7 @@ def test_a_proof_and_a_new_key_that_name_another_node_are_nobodys(scene: Scene) 
     life = {"boot_id": a.boot_id, "journal_id": a.journal_id, "machine_id": "machine-a", "counter": 9}
     for node_id, signer in ((a.id, None), (b.id, b)):
         said = unsigned_proof(node_id=node_id, protocol_min=2, protocol_max=3, server_host="127.0.0.1", **life)
-        assert proof.node_that_signed(key.proof(nonce, said), nonce) == signer
+        assert proof.nodes_that_signed([(key.proof(nonce, said), nonce)]) == [signer]
     identity.admit(b.id, identity.Shown(**life, devices=tuple(info.uuid for info in hello(a.name).devices)))
     signed = key.sign(handshake.rotation_statement(nonce=nonce, node_id=b.id, new_key=a.public_key))
     theirs = handshake.NewKey(public_key=a.public_key, by_old=signed, by_new=signed)

@@ -10,7 +10,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from agents.link.keys import NodeKey
 from controlplane.access.models import AuditEntry
-from controlplane.fleet.services import close_session
+from controlplane.fleet.sessions import close_session
 from controlplane.live.limits import MAX_UNKNOWN_SOCKETS
 from controlplane.protocol import frames
 from controlplane.protocol.samples import XidEvent

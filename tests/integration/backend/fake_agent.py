@@ -85,6 +85,7 @@ class FakeAgent:
         self.received: Counter[str] = Counter()
         self.answers: dict[str, frames.CommandAnswer] = {}
         self.temperature_c: dict[int, float] = {}
+        self.readings: dict[int, dict[str, Any]] = {}
         self.unacked: list[frames.AgentEvent] = []
         self.next_seq = 1
         self.refused: list[frames.Refused] = []
@@ -201,7 +202,13 @@ class FakeAgent:
         if fresh:
             self._sent_upto = fresh[-1].seq
         samples = tuple(
-            DeviceSample(index=i, temperature_c=self.temperature_c.get(i, 55.0), power_w=300.0, utilization_ratio=0.9)
+            DeviceSample(
+                index=i,
+                temperature_c=self.temperature_c.get(i, 55.0),
+                power_w=300.0,
+                utilization_ratio=0.9,
+                **self.readings.get(i, {}),
+            )
             for i in range(self.device_count)
         )
         return frames.AgentFrame(

@@ -23,6 +23,8 @@ from controlplane.recovery.resumption_models import Resumption
 from controlplane.runtime import beats, clock, keys
 from controlplane.runtime.clock import after, now, now_s
 from controlplane.runtime.models import ProcessBeat
+from controlplane.sentinel import leadership
+from controlplane.sentinel.leadership import LEASE_S, Leadership
 from tests.integration.backend.builders import make_fleet, make_job, run_job
 
 pytestmark = pytest.mark.django_db
@@ -160,18 +162,29 @@ def test_a_beat_from_the_future_is_no_sign_of_life() -> None:
 def test_the_lease_of_a_leader_that_died_before_the_clock_was_set_back_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert beats.take_lead("sentinel", "a") == 1
+    a, b = Leadership("a", 1), Leadership("b", 1)
+    a.turn()
+    assert a.term() == 1
     ProcessBeat.objects.filter(name="lease:sentinel").update(beat_at=after(HOUR_S))
     assert beats.ahead_s("sentinel") == pytest.approx(HOUR_S, abs=15.0)
-    moments = iter([50.0, 52.0, 50.0 + beats.LEASE_S + 0.1])
-    monkeypatch.setattr(beats, "time", SimpleNamespace(monotonic=lambda: next(moments)))
-    assert [beats.take_lead("sentinel", "b") for _ in range(3)] == [None, None, 2]
+    moments = iter([50.0, 52.0, 50.0 + LEASE_S + 0.1])
+    monkeypatch.setattr(leadership, "time", SimpleNamespace(monotonic=lambda: next(moments)))
+    terms = []
+    for _ in range(3):
+        b.turn()
+        terms.append(b.term())
+    assert terms == [None, None, 2]
 
 
 def test_one_that_is_kept_meanwhile_is_not() -> None:
-    assert beats.take_lead("sentinel", "a") == 1
+    a, b = Leadership("a", 1), Leadership("b", 1)
+    a.turn()
     ProcessBeat.objects.filter(name="lease:sentinel").update(beat_at=after(HOUR_S))
-    assert beats.take_lead("sentinel", "b") is None
-    assert beats.take_lead("sentinel", "a") == 1
+    b.turn()
+    assert b.term() is None
+    a._renewed_at = -1e9
+    a.turn()
+    assert a.term() == 1
     assert ProcessBeat.objects.get(name="lease:sentinel").beat_at <= after(1.0)
-    assert beats.take_lead("sentinel", "b") is None
+    b.turn()
+    assert b.term() is None

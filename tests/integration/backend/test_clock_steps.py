@@ -15,7 +15,7 @@ from controlplane.recovery.models import Decision, Restart
 from controlplane.runtime import beats, windows
 from controlplane.runtime.clock import ago, now, now_s
 from controlplane.runtime.models import ClockStep, ProcessBeat
-from controlplane.sentinel.fallback import Net
+from controlplane.sentinel.leadership import Held, Leadership
 from controlplane.sentinel.process import Sentinel
 from tests.integration.backend.builders import make_job
 
@@ -25,7 +25,8 @@ HOUR_S = 3600.0
 
 def lease_of_before(step_s: float, down_s: float) -> None:
     """A leader went `down_s` ago; the clock was set by `step_s` since."""
-    assert beats.take_lead("sentinel", "old")
+    Leadership("old", 1).turn()
+    ProcessBeat.objects.filter(name="old").delete()
     boot, up_s = windows.uptime()
     told = {"owner": "", "boot": boot, "up_s": up_s - down_s, "wall_s": now_s() - down_s - step_s}
     kept = now() - timedelta(seconds=down_s + step_s)
@@ -46,13 +47,13 @@ def away(*_: Any, **__: Any) -> None:
 
 def test_a_step_whose_move_failed_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     lease_of_before(HOUR_S, 90.0)
-    net = Net("sentinel:new")
+    leads = Leadership("sentinel:new", 1)
     with monkeypatch.context() as patched:
         patched.setattr(clock_set, "move", away)
         with pytest.raises(OperationalError):
-            net._lead()
-    net._lead()
-    assert net.term is not None
+            leads.turn()
+    leads.turn()
+    assert leads.term() is not None
     assert ClockStep.objects.count() == 1
 
 
@@ -62,8 +63,8 @@ def test_a_step_that_the_lease_showed_is_not_moved_again_by_who_saw_it() -> None
     job = make_job()
     Job.objects.filter(pk=job.pk).update(due_at=now() + timedelta(seconds=30.0 - HOUR_S))
     sentinel._steps.append((HOUR_S, now_s(), windows.uptime()[1]))
-    sentinel.net._lead()
-    assert sentinel.net.term is not None
+    sentinel.leadership.turn()
+    assert sentinel.leadership.term() is not None
     sentinel._move_due()
     assert ClockStep.objects.count() == 1
     job.refresh_from_db()
@@ -75,7 +76,7 @@ def test_a_step_that_was_written_after_its_lease_makes_no_opposite() -> None:
     boot, up_s = windows.uptime()
     lease_of_before(0.0, 90.0)
     ClockStep.objects.create(set_at=ago(91.0), step_s=HOUR_S, boot=boot, up_s=up_s - 90.5)
-    Net("sentinel:new")._lead()
+    Leadership("sentinel:new", 1).turn()
     assert list(ClockStep.objects.values_list("step_s", flat=True)) == [HOUR_S]
 
 
@@ -98,7 +99,7 @@ def test_who_leads_next_on_another_machine_hears_of_the_step_from_whoever_lives_
     job = make_job()
     due = now() + timedelta(seconds=30.0 - step_s)
     Job.objects.filter(pk=job.pk).update(due_at=due)
-    Net("sentinel:here")._lead()
+    Leadership("sentinel:here", 1).turn()
     steps = list(ClockStep.objects.values_list("step_s", flat=True))
     assert steps == pytest.approx([step_s] if step_s else [], abs=3.0)
     job.refresh_from_db()
@@ -149,6 +150,6 @@ def test_who_begins_to_lead_while_the_database_is_away_has_its_grace_when_it_is_
     with monkeypatch.context() as patched:
         patched.setattr(windows, "known", away)
         with pytest.raises(OperationalError):
-            sentinel._begin_to_lead()
-    sentinel._begin_to_lead()
+            sentinel._begin_to_lead(sentinel.shards[0], Held(term=1, kept_s=time.monotonic()))
+    sentinel._begin_to_lead(sentinel.shards[0], Held(term=1, kept_s=time.monotonic()))
     assert sentinel.blind_until > time.monotonic()

@@ -278,7 +278,7 @@ def test_a_device_that_waits_for_a_reset_does_not_return_because_it_has_cooled()
 def test_a_submit_is_judged_by_what_the_sentinel_says_the_fleet_can_reach(
     monkeypatch: pytest.MonkeyPatch, told: dict[str, float] | None, reachable: float
 ) -> None:
-    monkeypatch.setattr(specs.bus, "read_live", lambda name: told if name == "fleet" else None)
+    monkeypatch.setattr("controlplane.runtime.bus.read_live", lambda name: told if name == "fleet" else None)
     assert specs.reachable_risk() == reachable
 
 

@@ -29,10 +29,12 @@ from tests.integration.backend.test_documents import after_a_replica_was_lost, a
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(480)]
 ELSEWHERE = {
+    "holdfast bench fleet": "tests/integration/bench/test_fleet.py",
+    "holdfast slurm submit": "tests/unit/slurm/test_submit.py",
     "holdfast up": "tests/scenes/test_up.py",
     "manage.py sentinel": "tests/integration/backend/servers.py",
 }
-"""What starts a server or lasts minutes, and the file that runs it."""
+"""What starts a server, lasts minutes or needs another scheduler, and the file that runs it."""
 
 OFFLINE = """
 holdfast version

@@ -28,7 +28,7 @@ from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime import beats, exporter, metrics
 from controlplane.runtime.address import parse_bind, parse_networks
 from controlplane.runtime.clock import after, ago
-from controlplane.sentinel.fallback import Net
+from controlplane.sentinel.leadership import Held, Leadership
 from controlplane.sentinel.tasks import canary
 from tests.findings import finding
 from tests.integration.backend.builders import (
@@ -349,17 +349,18 @@ def test_the_figures_of_forked_processes_cannot_be_lost_unnoticed(tmp_path: Any)
 
 
 def test_a_leader_that_loses_the_database_does_not_go_on_saying_that_it_leads(monkeypatch: pytest.MonkeyPatch) -> None:
-    net = Net("sentinel:test")
-    net.term = 3
-    metrics.LEADER.set(1)
+    leads = Leadership("sentinel:test", 1)
+    leads._set_held({0: Held(term=3, kept_s=0.0)})
+    assert value("holdfast_leader") == 1
 
     def away() -> None:
-        net._stop.set()
+        leads._stop.set()
         raise DatabaseError("away")
 
-    monkeypatch.setattr(net, "turn", away)
-    net._run()
+    monkeypatch.setattr(leads, "turn", away)
+    leads._run()
     assert value("holdfast_leader") == 0
+    assert leads.term() is None
 
 
 def test_what_was_late_between_two_scrapes_is_seen_by_the_next() -> None:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from django.db.models import F
 
-from controlplane.fleet import enrolment, services
+from controlplane.fleet import enrolment, services, sessions
 from controlplane.fleet.models import Device, Node
 from controlplane.jobs.models import Job, Rank
 from controlplane.jobs.services import submit_job
@@ -77,14 +77,14 @@ CHANGES: dict[str, Callable[[Scene], object]] = {
     "a replica dies": Scene.replica_dies_and_is_placed_elsewhere,
     "the job ends": Scene.cancelled,
     "another job": second_job,
-    "a connection ends": lambda scene: services.close_session("node_1", "web.n1"),
+    "a connection ends": lambda scene: sessions.close_session("node_1", "web.n1"),
     "it is reopened": lambda scene: (
-        services.close_session("node_1", "web.n1"),
+        sessions.close_session("node_1", "web.n1"),
         services.reopen_session("node_1", "web.n1"),
     ),
     "a connection that flaps": lambda scene: (
-        [(services.close_session("node_2", "web.n2"), services.reopen_session("node_2", "web.n2")) for _ in range(8)]
-        and services.close_session("node_2", "web.n2")
+        [(sessions.close_session("node_2", "web.n2"), services.reopen_session("node_2", "web.n2")) for _ in range(8)]
+        and sessions.close_session("node_2", "web.n2")
     ),
     "a device is risky": lambda scene: services.set_device_risk(scene.device(), 0.7),
     "a device falls off the bus": lambda scene: services.mark_device_lost(scene.device(), "gone"),
@@ -99,7 +99,7 @@ CHANGES: dict[str, Callable[[Scene], object]] = {
 def same(follower: MapFollower) -> None:
     anew = read_map()
     for kind in ("nodes", "devices", "placed", "jobs_on", "limits", "error_s"):
-        assert getattr(follower.map, kind) == getattr(anew, kind), kind
+        assert getattr(follower.maps[0], kind) == getattr(anew, kind), kind
 
 
 @pytest.mark.parametrize("what", CHANGES)
@@ -126,16 +126,16 @@ def test_all_changes_one_after_the_other() -> None:
 def test_that_a_web_process_ended_and_for_how_long_a_node_is_away_needs_no_event() -> None:
     scene = Scene()
     beats.beat("web", "web", {})
-    services.close_session("node_1", "web.n1")
+    sessions.close_session("node_1", "web.n1")
     scene.follower.turn()
-    assert not scene.follower.map.nodes["node_1"].cut, "its process lives: it closed the connection"
+    assert not scene.follower.maps[0].nodes["node_1"].cut, "its process lives: it closed the connection"
     ProcessBeat.objects.filter(name="web").delete()
     scene.follower.turn()
-    assert scene.follower.map.nodes["node_1"].cut
+    assert scene.follower.maps[0].nodes["node_1"].cut
     Node.objects.filter(pk="node_1").update(disconnected_at=F("disconnected_at") - timedelta(seconds=CUT_S + 1.0))
     scene.follower.turn()
     scene.follower._read({"node_1"})
-    assert not scene.follower.map.nodes["node_1"].cut
+    assert not scene.follower.maps[0].nodes["node_1"].cut
     same(scene.follower)
 
 

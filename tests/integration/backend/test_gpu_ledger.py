@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.fleet import services
+from controlplane.fleet import services, sessions
 from controlplane.fleet.models import Device, Node
 from controlplane.jobs.models import Attempt, Job, Rank, Replica, StepRecord
 from controlplane.jobs.numbers import numbers_of, spec_of
@@ -176,7 +176,7 @@ def test_a_cordoned_node_is_a_persons_and_a_node_out_of_sight_is_not_guessed_at(
     past.steps(60, 1.0)
     seq = newest()
     services.cordon(cordoned.id, reason="fans are changed", actor="ada")
-    services.close_session(silent.id, silent.session_id)
+    sessions.close_session(silent.id, silent.session_id)
     past.happens(seq)
     past.steps(40, 1.0)
     ledger_pass.build()

@@ -10,7 +10,8 @@ from controlplane.dispatch import services as dispatch
 from controlplane.fleet import enrolment, identity
 from controlplane.fleet.identity import Shown
 from controlplane.fleet.models import Node
-from controlplane.fleet.services import close_session, cordon, open_session, uncordon
+from controlplane.fleet.services import cordon, open_session, uncordon
+from controlplane.fleet.sessions import close_session
 from controlplane.protocol.commands import StopRanks, WarmHost
 from controlplane.recovery import doubts
 from controlplane.recovery.models import Signal

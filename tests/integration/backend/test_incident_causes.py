@@ -61,7 +61,7 @@ def recover(fleet: Fleet, job: Job) -> None:
                 fleet.tell(row.node.name, frames.RankSaid(ref_of(row), CaughtUp(epoch, step, 0, 0.1, 10, 0)))
         commit_step(fleet, job, step)
         reconcile_job(job.id)
-        if not incidents.live_incidents(job).exists():
+        if not incidents.live_incidents(job):
             return
 
 
@@ -106,7 +106,7 @@ def test_two_kills_on_two_nodes_within_one_recovery_are_two_incidents_that_end_t
     second = next(row for row in rows if row.replica.index == 1)
     kill_rank(fleet, second)
     reconcile_job(job.id)
-    assert incidents.live_incidents(job).count() == 2
+    assert len(incidents.live_incidents(job)) == 2
     recover(fleet, job)
     ended = list(Incident.objects.filter(job=job))
     assert [row.outcome for row in ended] == [IncidentOutcome.RECOVERED] * 2

@@ -2,14 +2,18 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from django.db import connection
 
 from agents.link.older import OlderServer
 from controlplane.access.models import AuditEntry
 from controlplane.dispatch.models import Command
+from controlplane.fleet.models import Node
 from controlplane.fleet.present import node_summary
 from controlplane.jobs.models import Job, Rank, Replica, StepRecord
 from controlplane.protocol import frames
@@ -145,6 +149,22 @@ def test_a_step_told_twice_is_counted_once() -> None:
     assert sorted(m for ids in row.micro_batches.values() for m in ids) == list(range(12))
 
 
+def test_of_a_step_that_is_reported_again_nothing_is_written_again() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet, steps=2)
+    kept = list(StepRecord.objects.order_by("pk").values())
+    written: list[str] = []
+
+    def watch(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+        written.extend([sql] if sql.startswith(("UPDATE", "INSERT", "DELETE")) else [])
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(watch):
+        commit_step(fleet, job, 1)
+    assert list(StepRecord.objects.order_by("pk").values()) == kept
+    assert {sql.split()[1] for sql in written} == {f'"{Node._meta.db_table}"'}, "how far the journal is taken in"
+
+
 def test_a_step_of_an_evicted_incarnation_in_a_later_epoch_is_refused() -> None:
     fleet = make_fleet()
     job = run_job(fleet)
@@ -215,6 +235,7 @@ def test_done_ends_the_job_and_releases_everything() -> None:
     reconcile_job(job.id)
     for rank in live_ranks(job):
         fleet.tell(rank.node.name, frames.RankExited(ref_of(rank), 0, None, False))
+    reconcile_job(job.id)
     fresh = Job.objects.get(pk=job.pk)
     assert fresh.state == "succeeded"
     assert fresh.due_at is None

@@ -7,6 +7,7 @@ from controlplane.protocol.samples import DeviceSample
 from controlplane.recovery import signals
 from controlplane.recovery.fleet_pass import reconcile_fleet
 from controlplane.recovery.models import Incident, Signal
+from controlplane.runtime import events
 from controlplane.sentinel import scan
 from controlplane.sentinel.fleetmap import read_map
 from controlplane.sentinel.readings import FLAGS, Watch
@@ -21,7 +22,7 @@ def look(node_id: str, **readings: object) -> None:
     watch, where = Watch(), read_map()
     watch.take(node_id, DeviceSample(index=1, **readings), 0.0)  # type: ignore[arg-type]
     for found in watch.news():
-        scan._tell_reading(found, where)
+        scan.tell_reading(found, where, events.unit_of_work)
 
 
 @pytest.mark.parametrize("field", sorted(RAISED))

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from django.db import connection, transaction
+from django.db.models.sql.compiler import SQLCompiler
 from django.test.utils import CaptureQueriesContext
+from msgspec.structs import replace
 
 from benchmarks.decide_passes import Run
 from benchmarks.decide_rows import job_that_trains
@@ -64,6 +66,28 @@ def test_a_load_grows_no_faster_than_the_job(sizes: tuple[Size, ...]) -> None:
         # Of a thousand replicas five hundred are named at a time.
         assert queries <= small_queries + 2 * (size.replicas // 500)
         smaller = calls
+
+
+def test_a_second_load_works_no_sql_out() -> None:
+    compiled = 0
+
+    def count(frame: Any, event: str, _argument: Any) -> None:
+        nonlocal compiled
+        compiled += event == "call" and frame.f_code is SQLCompiler.as_sql.__code__
+
+    with transaction.atomic():
+        job = job_that_trains(Size(6, 8))
+        first = load_snapshot(job)
+        with CaptureQueriesContext(connection) as queries:
+            sys.setprofile(count)
+            try:
+                again = load_snapshot(job)
+            finally:
+                sys.setprofile(None)
+        transaction.set_rollback(True)
+    assert compiled == 0
+    assert 0 < len(queries) <= 50
+    assert replace(again, now_s=first.now_s) == first
 
 
 @pytest.mark.parametrize("sizes", [BY_REPLICAS[:2], BY_RANKS[:2]])

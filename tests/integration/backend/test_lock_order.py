@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
+from django.db.transaction import TransactionManagementError
 
 from controlplane.jobs.models import Job
 from controlplane.protocol.frames import RankExited
@@ -17,6 +18,9 @@ from controlplane.recovery import ingest, requests
 from controlplane.recovery.fleet_pass import reconcile_fleet
 from controlplane.recovery.models import Request
 from controlplane.recovery.reconcile import reconcile_job
+from controlplane.runtime.ids import new_id
+from controlplane.runtime.locks import lock_row, lock_rows
+from controlplane.runtime.prepared import MOST
 from tests.integration.backend.builders import hello, live_ranks, make_fleet, make_job, ref_of, run_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -76,3 +80,26 @@ def test_what_the_fleets_pass_takes_back_wakes_its_job_after_the_fleets_lock_is_
         reconcile_fleet()
     assert writes and not any(writes)
     assert Request.objects.get(kind="evict", job=job).withdrawn_by
+
+
+@pytest.mark.skipif("connection.vendor != 'postgresql'", reason="SQLite has one writer, and locks no row")
+def test_outside_a_transaction_nothing_is_locked() -> None:
+    job = make_job()
+    with transaction.atomic():
+        assert lock_row(Job, job.pk) == job
+        assert lock_rows(Job, [job.pk, "job_of_nobody"]) == {job.pk: job}
+    with pytest.raises(TransactionManagementError):
+        lock_row(Job, job.pk)
+    with pytest.raises(TransactionManagementError):
+        lock_rows(Job, [job.pk])
+
+
+def test_rows_are_locked_by_key_however_many_are_named() -> None:
+    for _ in range(3):
+        Job.objects.filter(pk=make_job().pk).update(name=new_id("job").replace("_", "-"))
+    jobs = list(Job.objects.order_by("pk"))
+    names = [f"job_{number}" for number in range(MOST)]
+    with transaction.atomic():
+        for named in ([], names[:3], [*names, *names[:1]]):
+            assert list(lock_rows(Job, [*named, *(job.pk for job in jobs)]).values()) == jobs
+        assert lock_rows(Job, []) == {}

@@ -90,7 +90,8 @@ def test_a_person_has_a_job_save_yield_its_devices_and_resume_where_it_stopped()
     assert (job_of(job).state, done.state) == ("preempted", "done")
     decision = Decision.objects.get(job=job, choice="preempt")
     assert decision.evidence["lost_steps"] == 0 and decision.evidence["resumes_at_step"] == 5
-    assert "no committed step is lost" in decision.sentence and "demo at noon" in decision.sentence
+    assert "the step in hand is trained again, no other is lost" in decision.sentence
+    assert "demo at noon" in decision.sentence
     leave(fleet, job)
     reconcile_job(job.id)
     assert Attempt.objects.get(job=job).state == "ended"

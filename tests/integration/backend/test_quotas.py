@@ -8,15 +8,18 @@ import pytest
 from controlplane.access.project_models import Project, Visibility
 from controlplane.jobs.models import Attempt, Job
 from controlplane.jobs.services import submit_job
+from controlplane.policy.asked import Again
 from controlplane.policy.queue.ends import FREED_S
 from controlplane.policy.queue.place import Turn
+from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol import spec as specs
 from controlplane.recovery import load_queue, queue_view, stakes
 from controlplane.recovery.models import Decision, Request
 from controlplane.recovery.project_use import use_of_projects
 from controlplane.recovery.reconcile import reconcile_job
+from controlplane.recovery.snapshots import unpacked
 from controlplane.runtime.clock import now
-from tests.integration.backend.builders import Fleet, make_fleet
+from tests.integration.backend.builders import Fleet, kill_rank, live_ranks, make_fleet
 from tests.integration.backend.conftest import job_spec
 from tests.integration.backend.test_consent import put
 from tests.integration.backend.test_make_room import asked, state
@@ -226,3 +229,74 @@ def test_an_elastic_job_starts_with_what_the_quota_of_its_project_has_left() -> 
     assert red.used == 4
     said = Decision.objects.get(job=job, choice="place").sentence
     assert "its project's quota has 2 devices for it" in said
+
+
+def dies(fleet: Fleet, job: Job) -> Decision:
+    """Each of its ranks is killed; what is decided of its attempt."""
+    for row in live_ranks(job):
+        kill_rank(fleet, row)
+    reconcile_job(job.id, sure=True)
+    return Decision.objects.get(job=job, rule="restart")
+
+
+def test_a_job_is_placed_again_with_what_the_quota_of_its_project_has_for_it_and_takes_the_rest_by_the_queue() -> None:
+    fleet = make_fleet(3)
+    project("red", quota_gpus=4, borrow_limit_gpus=0)
+    job = runs(fleet, of("red", "own", nodes=2))
+    Project.objects.filter(name="red").update(quota_gpus=3)
+    made = dies(fleet, job)
+    attempt = Attempt.objects.get(job=job, number=2)
+    assert (attempt.replicas, attempt.yielded) == (2, 1), "three nodes are free"
+    assert "its project's quota has 3 devices for it" in made.sentence
+    assert {share.used for share in load_queue.load_fleet().projects} == {2}
+    known = unpacked(made.snapshot, JobSnapshot).elsewhere
+    assert known is not None and known.again == Again(at_most=3), "the decision is made again by what it was made on"
+
+
+def test_where_others_of_its_project_use_the_quota_up_a_job_that_failed_waits_for_it() -> None:
+    fleet = make_fleet(3)
+    project("red", quota_gpus=4, borrow_limit_gpus=0)
+    runs(fleet, of("red", "stays"))
+    job = runs(fleet, of("red", "fails"))
+    Project.objects.filter(name="red").update(quota_gpus=2)
+    made = dies(fleet, job)
+    assert (made.choice, state(job)) == ("queue", "pending"), "two nodes are free"
+    assert "waits for its project's quota: project red has 2 devices of its own, 2 are in use" in made.sentence
+    Project.objects.filter(name="red").update(quota_gpus=4)
+    reconcile_job(job.id)
+    assert state(job) == "starting"
+
+
+def test_of_a_project_without_a_quota_no_restart_reads_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = make_fleet(3)
+    project("blue", quota_gpus=4)
+    job = runs(fleet, of("default", "own", nodes=2))
+    monkeypatch.setattr(load_queue, "load_fleet", None)
+    dies(fleet, job)
+    assert (Attempt.objects.filter(job=job).count(), state(job)) == (2, "starting")
+
+
+def test_what_a_job_has_itself_is_not_counted_against_it_but_what_others_of_its_project_have_is() -> None:
+    fleet = make_fleet(3)
+    project("red", quota_gpus=4, borrow_limit_gpus=0)
+    job = runs(fleet, of("red", "own", nodes=2))
+    assert load_queue.again(job) == Again()
+    Project.objects.filter(name="red").update(quota_gpus=6)
+    runs(fleet, of("red", "other"))
+    assert load_queue.again(job) == Again()
+    Project.objects.filter(name="red").update(quota_gpus=5)
+    assert load_queue.again(job) == Again(at_most=3)
+    Project.objects.filter(name="red").update(quota_gpus=3)
+    found = load_queue.again(job)
+    assert found is not None and found.why.startswith("project red has 3 devices of its own, 2 are in use")
+
+
+def test_what_a_restart_takes_of_a_quota_it_takes_behind_the_fleets_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = make_fleet(3)
+    project("red", quota_gpus=4)
+    job = runs(fleet, of("red", "own", nodes=2))
+    locked = list[str]()
+    monkeypatch.setattr(load_queue, "lock_fleet", lambda: locked.append(state(job)))
+    assert load_queue.again(job) == Again() and not locked, "who only reads it locks nothing"
+    dies(fleet, job)
+    assert locked == ["running"]

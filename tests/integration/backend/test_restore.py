@@ -19,13 +19,13 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.db import connection, connections
 
+from controlplane.demo.private_postgres import find_binaries
 from controlplane.dispatch.models import Command
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job, Rank
 from controlplane.jobs.services import cancel_job, submit_job
 from controlplane.protocol import spec as specs
 from controlplane.runtime.models import Event
-from scripts.private_postgres import find_binaries
 from tests.integration.agents.conftest import SAME_USER, end_everything_of, is_running
 from tests.integration.backend.conftest import eventually, job_spec
 from tests.integration.backend.fake_agent import join_token

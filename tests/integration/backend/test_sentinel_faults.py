@@ -9,8 +9,10 @@ from pytest_django.fixtures import Settings
 from controlplane.recovery import sweep
 from controlplane.runtime import bus
 from controlplane.sentinel import scan
+from controlplane.sentinel.leadership import Held
 from controlplane.sentinel.live_state import Heard
 from controlplane.sentinel.process import SCAN_S, Every, Sentinel
+from controlplane.sentinel.publishing import Publisher
 from tests.integration.backend.builders import make_fleet
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
@@ -89,7 +91,7 @@ def test_who_starts_and_who_takes_over_concludes_nothing_from_silence_for_the_gr
 ) -> None:
     settings.GRACE_S = grace_s
     told: list[bool] = []
-    monkeypatch.setattr(scan, "publish", lambda *_, sight, **__: told.append(sight["blind"]))
+    monkeypatch.setattr(Publisher, "publish", lambda *_, sight, **__: told.append(sight["blind"]))
     monkeypatch.setattr(scan.Scanner, "scan", lambda *_, blind, **__: told.append(blind))
     monkeypatch.setattr(bus.health, "ok", True)
     sentinel = Sentinel()
@@ -99,7 +101,8 @@ def test_who_starts_and_who_takes_over_concludes_nothing_from_silence_for_the_gr
         # Long after its own start, but for the first time as the one who judges, in each term.
         sentinel.blind_until = 0.0 if term is None else sentinel.blind_until
         told.clear()
-        sentinel.net.term = term
+        held = None if term is None else Held(term=term, kept_s=time.monotonic())
+        sentinel.leadership.held = {} if held is None else {0: held}
         sentinel._turned_at = time.monotonic()
         sentinel._turn({name: Every(SCAN_S if name == "scan" else 1e9) for name in EACH})
         assert told == blind * 2, sentinel.blind_why

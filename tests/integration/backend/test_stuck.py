@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+import msgspec
 import pytest
 
 from controlplane.jobs.models import Job, Rank, Replica
@@ -13,7 +14,8 @@ from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import ago
 from controlplane.sentinel.fleetmap import read_map
 from controlplane.sentinel.live_state import Heard, LiveState
-from controlplane.sentinel.scan import Scanner, publish
+from controlplane.sentinel.publishing import Publisher
+from controlplane.sentinel.scan import Scanner
 from tests.integration.backend.builders import (
     commit_step,
     flush_all,
@@ -32,11 +34,16 @@ class Watch:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.live_state, self.scanner, self.seq = LiveState(), Scanner(), 0
-        self.hot: dict[str, Any] = {}
+        self.publisher, self.hot = Publisher(), dict[str, Any]()
         self.rung: list[str] = []
-        monkeypatch.setattr("controlplane.runtime.bus.write_live", self.hot.update)
+        monkeypatch.setattr("controlplane.runtime.bus.write_live", self.keep)
         monkeypatch.setattr("controlplane.runtime.bus.read_live", self.hot.get)
         monkeypatch.setattr("controlplane.runtime.wakeup.wake", lambda job_id, sure=False: self.rung.append(job_id))
+
+    def keep(self, states: dict[str, Any]) -> bool:
+        """As readers find them."""
+        self.hot |= msgspec.json.decode(msgspec.json.encode(states))
+        return True
 
     def look(self, job: Job, phases: dict[int, Phase], *, age_s: float) -> None:
         """Every agent tells the phase of its ranks by replica, for `age_s`; the sentinel looks."""
@@ -49,8 +56,8 @@ class Watch:
             told = tuple(_status(row, phases[row.replica.index], age_s) for row in rows)
             frame = frames.AgentFrame(seq=self.seq, uptime_s=float(self.seq), ranks=told)
             self.live_state.take([Heard(node_id=node_id, session_id="s", at_s=now_s, frame=frame)])
-        self.scanner.wake_for_stuck(self.live_state, where)
-        publish(self.live_state, where, now_s, sight={"at_s": now_s, "blind": False})
+        self.scanner.wake_for_stuck(self.live_state)
+        self.publisher.publish(self.live_state, now_s, sight={"at_s": now_s, "blind": False})
 
 
 def _status(row: Rank, phase: Phase, age_s: float) -> frames.RankStatus:

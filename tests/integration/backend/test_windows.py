@@ -11,10 +11,10 @@ from controlplane.policy.rules.registry import DESTRUCTIVE
 from controlplane.recovery import clock_set, disruption
 from controlplane.recovery.ledger import ledger_of
 from controlplane.recovery.models import Decision, Restart
-from controlplane.runtime import beats, windows
+from controlplane.runtime import windows
 from controlplane.runtime.clock import ago, now, now_s
 from controlplane.runtime.models import ClockStep, ProcessBeat
-from controlplane.sentinel.fallback import Net
+from controlplane.sentinel.leadership import Held, Leadership
 from controlplane.sentinel.process import Sentinel
 from tests.integration.backend.builders import make_job
 
@@ -78,7 +78,8 @@ def test_ages_reach_over_several_steps() -> None:
 
 def lease_of_before(step_s: float, down_s: float, **changes: object) -> None:
     """A leader stopped `down_s` ago, and the clock was set since."""
-    assert beats.take_lead("sentinel", "old")
+    Leadership("old", 1).turn()
+    ProcessBeat.objects.filter(name="old").delete()
     boot, up_s = windows.uptime()
     told = {"owner": "", "boot": boot, "up_s": up_s - down_s, "wall_s": now_s() - down_s - step_s, **changes}
     kept = now() - timedelta(seconds=down_s + step_s)
@@ -90,9 +91,9 @@ def test_a_step_while_no_sentinel_ran_is_found_by_the_one_that_takes_the_lead(st
     job = make_job()
     lease_of_before(step_s, down_s=90.0)
     Job.objects.filter(pk=job.pk).update(due_at=now() + timedelta(seconds=30.0 - step_s))
-    net = Net("sentinel:new")
-    net._lead()
-    assert net.term is not None
+    leads = Leadership("sentinel:new", 1)
+    leads.turn()
+    assert leads.term() is not None
     job.refresh_from_db()
     assert job.due_at is not None
     assert (job.due_at - now()).total_seconds() == pytest.approx(30.0, abs=10.0)
@@ -105,20 +106,20 @@ def test_one_that_was_seen_before_its_leader_died_is_not_moved_twice() -> None:
     lease_of_before(HOUR_S, down_s=90.0)
     boot, up_s = windows.uptime()
     ClockStep.objects.create(set_at=ago(80.0), step_s=HOUR_S, boot=boot, up_s=up_s - 80.0)
-    Net("sentinel:new")._lead()
+    Leadership("sentinel:new", 1).turn()
     assert ClockStep.objects.count() == 1
 
 
 def test_of_a_leader_on_another_machine_a_step_ahead_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     lease_of_before(HOUR_S, down_s=90.0, boot="another")
-    Net("sentinel:new")._lead()
+    Leadership("sentinel:new", 1).turn()
     assert not ClockStep.objects.exists()
 
 
 def test_one_who_begins_to_lead_knows_the_newest_step_for_what_it_shows_the_policy() -> None:
     clock_set.move(HOUR_S, set_s=now_s())
     sentinel = Sentinel()
-    sentinel._begin_to_lead()
+    sentinel._begin_to_lead(sentinel.shards[0], Held(term=1, kept_s=time.monotonic()))
     assert sentinel.clock.step_s == HOUR_S
     assert sentinel.clock.set_s == pytest.approx(now_s(), abs=5.0)
 

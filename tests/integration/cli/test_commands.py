@@ -178,6 +178,7 @@ def test_ctrl_c_detaches_and_says_how_to_cancel(
     [
         (["job", "get", "nobody"], Exit.NOT_FOUND),
         (["node", "get", "nobody"], Exit.NOT_FOUND),
+        (["node", "get", "n" * 101], Exit.NOT_FOUND),
         (["incident", "get", "inc_x"], Exit.NOT_FOUND),
         (["job", "nonsense"], Exit.USAGE),
         (["job", "ls", "-o", "xml"], Exit.USAGE),

@@ -9,8 +9,8 @@ from controlplane.cli.exits import Exit
 from controlplane.fleet.models import Node
 from controlplane.recovery.models import Incident, Signal
 from controlplane.runtime.clock import from_s, iso, now_s
-from controlplane.telemetry.codec import METRICS, Chunk
-from controlplane.telemetry.services import store_chunk
+from controlplane.telemetry.codec import METRICS, Chunk, quantised
+from controlplane.telemetry.services import store_chunks
 from tests.integration.cli.conftest import World
 
 
@@ -24,7 +24,7 @@ def fault_s(world: World) -> float:
     values[METRICS.index("ecc_uncorrected_total"), 0] = np.where(t_s > at_s - 2, 2.0, 0.0)
     values[METRICS.index("utilization_ratio"), 0] = np.where(t_s <= at_s, 0.97, 0.0)
     values[METRICS.index("temperature_c"), 0] = 61.0
-    store_chunk(Node.objects.get(name="node-1").id, Chunk(t_s=t_s, devices=[1], values=values))
+    store_chunks({Node.objects.get(name="node-1").id: quantised(Chunk(t_s=t_s, devices=[1], values=values))})
     Incident.objects.update(phases=[{"name": "fault", "at": iso(from_s(at_s)), "since_fault_s": 0.0}])
     Signal.objects.update(device_index=1)
     return at_s

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.demo.ports import free_port
-from scripts.private_postgres import Cluster
+from controlplane.demo.private_postgres import Cluster
 from tests.integration.install.units import Units
 
 ROOT = Path(__file__).resolve().parents[3]

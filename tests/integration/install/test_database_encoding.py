@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.private_postgres import MissingPostgres, find_binaries, private_cluster
+from controlplane.demo.private_postgres import MissingPostgres, find_binaries, private_cluster
 from tests.house.tree import ROOT
 
 

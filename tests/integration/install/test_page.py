@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.client import connect
 
+from controlplane.demo.private_postgres import MissingPostgres, private_cluster
 from controlplane.protocol.codec import decode_to_agent
 from controlplane.protocol.handshake import CHANNEL_CERTIFICATE, CHANNEL_HEADER, Challenge
-from scripts.private_postgres import MissingPostgres, private_cluster
 from tests.integration.install.machine import ROOT, Site, blocks
 
 pytestmark = pytest.mark.timeout(420)

@@ -12,7 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.telemetry import codec
-from controlplane.telemetry.codec import METRICS, STEPS, Chunk, pack, storable, unpack
+from controlplane.telemetry.codec import (
+    METRICS,
+    MISSING,
+    STEPS,
+    Chunk,
+    Part,
+    chunk_of,
+    joined,
+    pack,
+    pack_part,
+    pack_whole,
+    storable,
+    unpack,
+    unpack_part,
+)
 
 FIXTURES = Path(__file__).parent / "chunks"
 
@@ -80,6 +94,47 @@ def test_a_chunk_of_the_second_format_is_read() -> None:
     assert np.isnan(of["risk"]).all()
 
 
+def test_a_chunk_of_the_third_format_is_read() -> None:
+    chunk = unpack(base64.b64decode((FIXTURES / "q3.b64").read_text()))
+    of = {name: chunk.values[row] for row, name in enumerate(METRICS)}
+    assert chunk.devices == [0, 2]
+    assert chunk.t_s.tolist() == [1.7e9, 1.7e9 + 1, 1.7e9 + 2]
+    assert of["power_w"][1].tolist() == [640.0, 612.0, 640.0]
+    assert of["temperature_c"][0].tolist() == [60.0, 61.0, 59.75]
+    assert np.isnan(of["risk"]).all()
+
+
+def test_a_release_that_does_not_know_the_layout_refuses_the_chunk() -> None:
+    data = base64.b64decode((FIXTURES / "q3.b64").read_text())
+    size = int.from_bytes(data[:4], "big")
+    head = zstandard.decompress(data[4 : 4 + size], max_output_size=codec.MAX_HEAD_BYTES)
+    with pytest.raises(msgspec.DecodeError):
+        msgspec.msgpack.decode(data[4 : 4 + size], type=codec.Header)
+    header = msgspec.msgpack.decode(head, type=codec.Header)
+    old = msgspec.msgpack.encode(msgspec.structs.replace(header, layout=0))
+    with pytest.raises(ValueError):
+        unpack(len(old).to_bytes(4, "big") + old + data[4 + size :])
+
+
+def test_parts_one_after_the_other_are_what_they_were_made_of() -> None:
+    random = np.random.default_rng(3)
+    whole = random.integers(-1000, 1000, (len(METRICS), 3, 10)).astype(np.int32)
+    t_ms = 1_700_000_000_000 + np.arange(10) * 1000
+    first = Part(t_ms=t_ms[:4], devices=[0, 2], whole=whole[:, [0, 2], :4])
+    last = Part(t_ms=t_ms[4:], devices=[0, 1, 2], whole=whole[:, :, 4:])
+    found = joined([unpack_part(pack_part(part)) for part in (first, last)])
+    assert (found.devices, found.t_ms.tolist()) == ([0, 1, 2], t_ms.tolist())
+    assert np.array_equal(found.whole[:, [0, 2]], whole[:, [0, 2]])
+    assert np.array_equal(found.whole[:, 1, 4:], whole[:, 1, 4:])
+    assert (found.whole[:, 1, :4] == MISSING).all(), "it was not there yet"
+    assert np.array_equal(unpack(pack_whole(found)).values, chunk_of(found).values, equal_nan=True)
+    for other in (pack_whole(found), b"", b"\0" * 40):
+        with pytest.raises(ValueError):
+            unpack_part(other)
+    with pytest.raises(ValueError):
+        unpack(pack_part(found))
+
+
 def test_each_format_has_a_fixture() -> None:
     assert (FIXTURES / f"{codec.CODEC}.b64").exists(), "store a chunk of the new format beside the older ones"
 
@@ -96,8 +151,12 @@ def test_what_another_release_stores_is_read_by_name_and_its_own_steps() -> None
 
 
 def test_a_reading_too_large_is_refused_and_not_bent() -> None:
-    assert storable("ecc_corrected_total", 2**31 - 2)
-    assert not storable("ecc_corrected_total", 2**31)
+    row = np.full(len(METRICS), np.nan)
+    assert storable(row).all(), "what was not read fits"
+    row[METRICS.index("ecc_corrected_total")] = 2**31 - 2
+    assert storable(row).all()
+    row[METRICS.index("ecc_corrected_total")] = 2**31
+    assert [name for name, fits in zip(METRICS, storable(row), strict=True) if not fits] == ["ecc_corrected_total"]
     values = np.full((len(METRICS), 1, 1), 1e15)
     with pytest.raises(ValueError, match="too large"):
         pack(Chunk(t_s=np.array([1.0]), devices=[0], values=values))

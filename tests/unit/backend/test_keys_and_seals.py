@@ -121,7 +121,7 @@ def test_no_text_or_bytes_from_the_wire_break_the_pins(data: bytes, text: str) -
 def test_a_seal_opens_for_its_name_and_purpose_alone(payload: bytes) -> None:
     made = seal.seal("live", "node:1", payload)
     assert seal.unseal("live", "node:1", made, max_age_s=10.0)[0] == payload
-    for purpose, name in (("blob", "node:1"), ("live", "node:2"), ("live", "node:1\0")):
+    for purpose, name in (("parts", "node:1"), ("live", "node:2"), ("live", "node:1\0")):
         with pytest.raises(seal.Broken):
             seal.unseal(purpose, name, made, max_age_s=10.0)
 

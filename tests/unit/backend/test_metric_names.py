@@ -32,12 +32,18 @@ NAMES = {
     "holdfast_loop_lag_seconds": ("gauge", ("loop",)),
     "holdfast_channel_dropped_total": ("counter", ()),
     "holdfast_leader": ("gauge", ()),
+    "holdfast_sentinel_shards": ("gauge", ()),
+    "holdfast_sentinel_leads": ("gauge", ("shard",)),
+    "holdfast_sentinel_term": ("gauge", ("shard",)),
+    "holdfast_sentinel_leads_taken_total": ("counter", ("how",)),
+    "holdfast_sentinel_fenced_total": ("counter", ()),
     "holdfast_breaker_open": ("gauge", ("scope",)),
 }
 BASE_UNITS = ("_total", "_seconds", "_bytes", "_ratio", "_info")
 COUNTED_THINGS = {
     "holdfast_jobs", "holdfast_nodes", "holdfast_gpus", "holdfast_agent_connections", "holdfast_dead_letters_waiting",
     "holdfast_outbox_pending", "holdfast_leader", "holdfast_breaker_open", "holdfast_incidents_open",
+    "holdfast_sentinel_shards", "holdfast_sentinel_leads", "holdfast_sentinel_term",
 }  # fmt: skip
 OF_A_JOB = {
     "holdfast_job_effective_time_ratio", "holdfast_job_productivity_ratio", "holdfast_checkpoint_age_seconds",

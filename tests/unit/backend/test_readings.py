@@ -2,14 +2,16 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from controlplane.policy.readings import READINGS
 from controlplane.protocol.revisions import encode_for
 from controlplane.protocol.samples import DeviceSample
+from controlplane.sentinel.columns import table
+from controlplane.sentinel.history import values_of
 from controlplane.sentinel.readings import COUNTERS, Watch
 from controlplane.telemetry.codec import METRICS
-from controlplane.telemetry.readings import values_of
 
 
 def seen(*samples: dict[str, Any], every_s: float = 1.0) -> list[tuple[str, float, bool]]:
@@ -89,9 +91,8 @@ def test_every_reading_that_is_sent_is_charted() -> None:
         ecc_corrected_total=3, ecc_uncorrected_total=1, row_remap_pending=True, row_remap_failure=False,
         throttle_reasons=("hw_thermal_slowdown",), pcie_replay_total=2, nvlink_error_total=4, retired_pages_total=5,
     )  # fmt: skip
-    values, refused = values_of(sample, 0.25)
+    (values,) = values_of(table([sample]), np.array([0.25]))
     of = dict(zip(METRICS, values, strict=True))
-    assert refused == 0
     charted = {"row_remap_pending": "row_remap", "row_remap_failure": "row_remap", "throttle_reasons": "throttled"}
     for name in sample.__struct_fields__:
         assert name in ("index", "present") or charted.get(name, name) in of

@@ -17,7 +17,7 @@ from controlplane.sentinel.detect import RiskLatch, find_silent, mostly_silent
 from controlplane.sentinel.fleetmap import DeviceInfo, FleetMap, JobLimits, NodeInfo
 from controlplane.sentinel.live_state import GROW, Heard, LiveState, waves
 from controlplane.sentinel.scores import COLUMNS, WINDOW, score
-from controlplane.telemetry.codec import METRICS, Chunk, pack, unpack
+from controlplane.telemetry.codec import METRICS, Chunk, Part, pack_whole, unpack
 
 REF = RankRef("job_a", 1, 0, 1, 0)
 
@@ -189,7 +189,7 @@ def test_a_history_holds_no_more_than_its_limit_of_one_node(monkeypatch: pytest.
     live_state, kept = picture_of("a", devices=4), history.History(60.0)
     for number in range(1, 9):
         kept.take(live_state.take([sampled("a", number, [0, 1, 2, 3], at_s=float(number))]), live_state)
-    assert len(kept.nodes["a"].rows) == 2
+    assert kept.nodes["a"].samples == 2
 
 
 @pytest.mark.parametrize("devices", [1, 2, 8, 72])
@@ -197,7 +197,13 @@ def test_a_node_with_so_many_devices_has_its_history_stored_whole(
     devices: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored: dict[str, Chunk] = {}
-    monkeypatch.setattr(history, "store_chunk", lambda node_id, chunk: stored.update({node_id: unpack(pack(chunk))}))
+
+    def store(wholes: dict[str, Part]) -> int:
+        stored.update({node_id: unpack(pack_whole(part)) for node_id, part in wholes.items()})
+        return len(wholes)
+
+    monkeypatch.setattr(history, "store_chunks", store)
+    monkeypatch.setattr(history.bus, "drop_parts", lambda names: True)
     live_state, kept = picture_of("a", devices=devices), history.History(60.0)
     for number in range(1, 4):
         kept.take(live_state.take([sampled("a", number, list(range(devices)), at_s=float(number))]), live_state)
@@ -211,16 +217,16 @@ def test_a_history_that_cannot_be_packed_costs_no_other_node_its_own_and_ends_no
 ) -> None:
     stored: list[str] = []
 
-    def store(node_id: str, chunk: Chunk) -> None:
-        if node_id == "a":
-            raise ValueError("no such layout")
-        stored.append(node_id)
+    def store(wholes: dict[str, Part]) -> int:
+        stored.extend(wholes)
+        return len(wholes)
 
-    monkeypatch.setattr(history, "store_chunk", store)
-    monkeypatch.setattr(history.bus, "write_blob", lambda name, data: stored.append(name))
+    monkeypatch.setattr(history, "store_chunks", store)
+    monkeypatch.setattr(history.bus, "drop_parts", lambda names: True)
+    monkeypatch.setattr(history.bus, "write_parts", lambda changes: stored.extend(name for name, _, _ in changes) or {})
     live_state, kept = picture_of("a", "b"), history.History(60.0)
     kept.take(live_state.take([sampled("a", 1, [0]), sampled("b", 1, [0])]), live_state)
-    kept.nodes["a"].rows[0] = {0: []}
+    kept.nodes["a"].rows[0] = None  # type: ignore[call-overload]
     kept.publish()
     assert kept.flush(4.0, known={"a", "b"}, force=True) == 1
     assert stored == ["pending:b", "b"]

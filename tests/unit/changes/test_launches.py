@@ -9,7 +9,13 @@ import pytest
 
 from controlplane.changes import kinds
 from controlplane.changes.kinds import Change, CreateReplica, ReplicaKey
-from controlplane.changes.launches import START_TTL_S, Launcher, checkpoint_dir, trainer_config
+from controlplane.changes.launches import (
+    START_TTL_S,
+    Launcher,
+    checkpoint_dir,
+    step_reports_within_s,
+    trainer_config,
+)
 from controlplane.changes.rows import Terms
 from controlplane.policy.timeouts import SectionTimeout
 from controlplane.protocol.launch import ReplicaLaunch, Resume
@@ -132,3 +138,18 @@ def test_each_job_saves_in_a_place_of_its_own(wanted: str, expected: str) -> Non
     spec = World().rows.spec
     spec = msgspec.structs.replace(spec, checkpoint=msgspec.structs.replace(spec.checkpoint, dir=wanted or None))
     assert checkpoint_dir(spec, "/root", "job_sim") == expected
+
+
+@pytest.mark.parametrize(("ranks", "expected_s"), [(6, 0.0), (64, 0.0), (1_024, 0.32), (16_384, 5.0), (131_072, 5.0)])
+def test_nodes_of_a_large_job_gather_reports_of_steps_for_longer(ranks: int, expected_s: float) -> None:
+    assert step_reports_within_s(ranks) == pytest.approx(expected_s)
+
+
+def test_a_launch_says_how_long_by_all_ranks_of_the_attempt() -> None:
+    world = placed()
+    assert start(world).step_reports_within_s == 0.0
+    store = world.store
+    many = replace(store.attempt(), replicas=2_048)
+    launcher = Launcher(store, store.job(), many)
+    (launch,) = launches(launcher.start(3, 1, home(4))).values()
+    assert launch.step_reports_within_s == step_reports_within_s(launch.world_size * 2_048) > 0.0

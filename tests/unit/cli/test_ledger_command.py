@@ -92,3 +92,4 @@ def test_failures_are_said_with_their_means_and_what_was_not_observed() -> None:
         "2 failures in 2h0m of training; mean time to failure (MTTF) 1h0m, to detection (MTTD) 2.0s,"
         " to recovery (MTTR) not observed."
     )
+    assert failures(found | {"failures": 1}).startswith("1 failure in 2h0m of training;")

@@ -6,7 +6,16 @@ import pytest
 from controlplane.policy import leaving, prices
 from controlplane.policy.deadlines import next_pass_s
 from controlplane.policy.known_end import KnownEnd
-from controlplane.policy.plan import AnnounceView, EndAttempt, OrderOut, PlaceAttempt, SetJobState, StartReplica
+from controlplane.policy.plan import (
+    AnnounceView,
+    AnswerRequest,
+    EndAttempt,
+    OrderOut,
+    ParkJob,
+    PlaceAttempt,
+    SetJobState,
+    StartReplica,
+)
 from controlplane.policy.rules import registry
 from controlplane.policy.snapshot import JobSnapshot, LearnedTimes
 from controlplane.protocol.spec import Scheduling
@@ -108,6 +117,20 @@ def test_where_all_must_train_and_no_room_comes_the_job_saves_in_its_grace_and_y
     assert decision.reason_code == "preempted", "so that neither it nor the next attempt is charged"
     assert "The job's ranks save 10 steps and leave" in decision.sentence
     assert "not left out by a view, as without it 2 replicas would be left" in decision.sentence
+
+
+def test_a_job_that_is_to_yield_has_yielded_when_its_node_leaves_first_and_stays_parked_where_a_person_asked() -> None:
+    """Else it is placed again as soon as there is room, and that attempt has to end for the request."""
+    all_three = {"spares": 0, "job": job(spec=LONG), "checkpoints": (checkpoint(40),)}
+    for urgent in ("", "urgent"):
+        taken = {"state": RequestState.TAKEN, "attempt": 1, "taken_s": NOW_S - 1.0, "urgent": urgent}
+        request = asked(RequestKind.PREEMPT, **taken)
+        decision = only(change(notice(SAVE_S + 4.9, **all_three), requests=(request,)), RULE)
+        assert action(decision, SetJobState).to is JobState.PREEMPTED
+        answered = action(decision, AnswerRequest)
+        assert (answered.request, answered.to) == (request.id, RequestState.DONE)
+        assert [act.by for act in actions(decision, ParkJob)] == ([] if urgent else [request.by])
+        assert ("holdfast job resume" in decision.sentence) is (not urgent)
 
 
 def test_with_too_little_time_for_a_save_it_saves_what_it_can_and_says_so() -> None:

@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
+from controlplane.policy.elastic import layout_for
 from controlplane.policy.errors import NoLayout
 from controlplane.policy.layout import plan_layout
 from controlplane.policy.memory import activation_bytes, device_bytes, parameters_per_device, state_bytes
 from controlplane.policy.placement import build_pool
-from controlplane.policy.rules.lifecycle import layout_for
 from controlplane.protocol.presets import PRESETS
 from controlplane.protocol.spec import Model, Parallelism, Training
 

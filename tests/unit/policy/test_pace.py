@@ -1,5 +1,6 @@
 """The undisturbed step, the job's own best and what it does now, counted one commit at a time."""
 
+import itertools
 import random
 from statistics import median
 from typing import Literal
@@ -11,6 +12,7 @@ from controlplane.policy.goodput import effective_ratio
 from controlplane.policy.pace import (
     MARKS,
     MIN_GAPS,
+    SETTLED,
     WINDOW,
     Commit,
     Pace,
@@ -44,6 +46,9 @@ class Story:
             count(self.pace, commit)
             self.step += 1
         return self
+
+    def gaps(self) -> list[float]:
+        return [after.at_s - before.at_s for before, after in itertools.pairwise(self.told)]
 
     def view(self, stall_s: float, gpus: int) -> "Story":
         self.at_s, self.epoch, self.gpus = self.at_s + stall_s, self.epoch + 1, gpus
@@ -197,6 +202,19 @@ def test_what_is_counted_is_the_median_of_the_raw_gaps() -> None:
     assert story.undisturbed_step_s() == pytest.approx(median(raw[1:]), rel=0.004)
     best_s = best_step_s(story.pace)
     assert best_s == min(median(raw[n : n + WINDOW]) for n in range(1, len(raw) - WINDOW + 1))
+
+
+def test_steps_right_after_a_change_weigh_little_beside_those_that_come_later() -> None:
+    """What came up still takes processors of those that train for some steps after each change."""
+    story, changed = Story(), 0
+    while changed < 25:
+        story.view(1.0, 6).steps(1 + WARM_UP_STEPS + SETTLED, 1.1)
+        changed += 1
+        if changed == 20:
+            assert story.undisturbed_step_s() == pytest.approx(1.1, rel=0.004), "nothing else is known"
+            story.steps(2 * SETTLED, 1.0)
+    assert len([gap for gap in story.gaps() if gap > 1.05]) > 20 * SETTLED
+    assert story.undisturbed_step_s() == pytest.approx(1.0, rel=0.004)
 
 
 def test_told_again_changes_nothing_and_what_is_out_of_order_only_loses_its_gap() -> None:

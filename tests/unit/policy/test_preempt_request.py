@@ -3,6 +3,7 @@
 import pytest
 
 from controlplane.policy.deadlines import next_pass_s
+from controlplane.policy.exits import EXIT_DO_NOT_REQUEUE
 from controlplane.policy.plan import (
     AnswerRequest,
     EndAttempt,
@@ -18,7 +19,21 @@ from controlplane.policy.transitions import JOB
 from controlplane.protocol.spec import Scheduling
 from controlplane.protocol.states import AttemptState, JobState, RequestKind, RequestState
 
-from .builders import CONFIG, NOW_S, action, actions, attempt, change, checkpoint, job, only, running, spec
+from .builders import (
+    CONFIG,
+    NOW_S,
+    action,
+    actions,
+    attempt,
+    change,
+    checkpoint,
+    decisions,
+    job,
+    only,
+    running,
+    signal,
+    spec,
+)
 from .test_requests import asked
 
 GRACE_S = 60.0
@@ -69,6 +84,44 @@ def test_started_again_before_it_could_yield_it_yields_the_devices_of_the_new_at
     decision = only(starting, preempt_request.RULE)
     assert action(decision, SetJobState).to is JobState.PREEMPTED
     assert JobState.PREEMPTED in JOB[JobState.STARTING], "the table allows it"
+
+
+def dead(*requests: RequestFact, **fields: object) -> JobSnapshot:
+    """Every replica has lost a rank."""
+    ended = tuple(signal("rank_exit", i + 1, replica=i, incarnation=1, rank=0, value=1.0) for i in range(3))
+    return world(*requests, signals=ended, **fields)
+
+
+@pytest.mark.parametrize("spares", [0, 3])
+def test_an_attempt_that_ends_while_it_is_to_yield_is_not_placed_again_and_nobody_waits_for_it(spares: int) -> None:
+    """Another request comes in the same pass: the attempt ended for no request, the job waited for devices or started
+    again, and the attempt that came of it ended from `starting`."""
+    urgent = preemption(number=2, urgent="urgent", who="queue")
+    for parked in (begun(), begun(who="queue", urgent="first")):
+        found = decisions(dead(parked, urgent, spares=spares))
+        ends = [decision for decision in found if actions(decision, EndAttempt)]
+        assert [decision.rule for decision in ends] == [preempt_request.RULE]
+        assert action(ends[0], SetJobState).to is JobState.PREEMPTED
+        assert not [act for decision in found for act in actions(decision, PlaceAttempt)]
+        assert {(act.request, act.to) for act in actions(ends[0], AnswerRequest)} == {
+            (parked.id, RequestState.DONE),
+            (urgent.id, RequestState.DONE),
+        }
+        assert bool(actions(ends[0], ParkJob)) is (not parked.urgent)
+
+
+def test_a_request_that_is_over_is_answered_by_itself() -> None:
+    late = preemption(number=2, valid_until_s=NOW_S - 1.0)
+    decision = next(each for each in decisions(dead(begun(), late)) if actions(each, EndAttempt))
+    assert [act.request for act in actions(decision, AnswerRequest)] == [begun().id]
+
+
+def test_a_job_that_asks_not_to_be_restarted_fails_though_it_is_to_yield() -> None:
+    code = EXIT_DO_NOT_REQUEUE
+    ended = tuple(signal("rank_exit", i + 1, replica=i, incarnation=1, rank=0, value=float(code)) for i in range(3))
+    found = decisions(world(begun(), preemption(number=2), signals=ended))
+    (end,) = [decision for decision in found if actions(decision, EndAttempt)]
+    assert action(end, SetJobState).to is JobState.FAILED
 
 
 def test_steps_since_the_save_are_saved_as_the_ranks_leave() -> None:

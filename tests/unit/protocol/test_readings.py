@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from agents.device_series import PREFIX, DeviceSeries
@@ -17,8 +18,9 @@ from controlplane.protocol.frames import PROTOCOL_MAX
 from controlplane.protocol.readings import HISTORY, READINGS, RISK, Reading
 from controlplane.protocol.revisions import ADDED
 from controlplane.protocol.samples import DeviceSample
+from controlplane.sentinel.columns import table
+from controlplane.sentinel.history import values_of
 from controlplane.telemetry.codec import METRICS, STEP_OF
-from controlplane.telemetry.readings import values_of
 
 ROOT = Path(__file__).resolve().parents[3]
 SAMPLED = [reading for reading in READINGS if reading.sampled]
@@ -73,8 +75,7 @@ def test_what_is_kept_is_in_the_api_and_on_the_page() -> None:
 
 
 def test_history_has_a_number_for_each_reading_of_a_device_that_gives_all() -> None:
-    values, refused = values_of(simulated(), 0.5)
-    assert refused == 0
+    (values,) = values_of(table([simulated()]), np.array([0.5]))
     assert [name for name, value in zip(METRICS, values, strict=True) if math.isnan(value)] == []
     assert values[METRICS.index(RISK.name)] == 0.5
 
