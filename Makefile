@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TESTABLE := $(VENV)/.testable
 SEED ?= 7
 
-.PHONY: demo demo-ppo test test-fast test-attacks fuzz test-scenes test-alerts test-postgres test-e2e test-matrix test-release check format simulate bundle generated docs lock images compose-drill bench gpu-check clean
+.PHONY: demo demo-ppo test test-fast test-attacks fuzz test-scenes test-slurm test-alerts test-postgres test-e2e test-matrix test-release check format simulate bundle generated docs lock images compose-drill bench gpu-check clean
 
 # Each file is complete, so nothing that it does not name comes along (scripts/lock.py).
 INSTALL := $(PY) -m pip install -qq --disable-pip-version-check --require-hashes --no-deps
@@ -56,6 +56,10 @@ fuzz: $(TESTABLE)
 test-scenes: $(READY)
 	$(PY) scripts/run_tests.py scenes
 
+# Guest mode on a real Slurm of Debian's packages (docs/slurm.md), as root; skipped, saying so, where it is not installed.
+test-slurm: $(READY)
+	$(PY) scripts/run_tests.py slurm
+
 # Every shipped alert, fired and resolved by a real fault under Debian's Prometheus.
 test-alerts: $(READY)
 	$(PY) scripts/run_tests.py alerts
@@ -74,9 +78,9 @@ test-matrix: $(READY)
 # Before a release, beside `make test`: the whole matrix of layouts, a storage of checkpoints that stands still
 # under a real job (as root), a recovery that the job itself proves at its end, more failures, heartbeats, orders
 # and seeds of the simulations, more worlds that are decided with part of the fleet, and each
-# bound of each parameter of the API.
+# bound of each parameter of the API, a fleet of real agents with faults.
 test-release: test-matrix
-	HOLDFAST_TEST_RELEASE=1 $(PY) -m pytest -q -rs tests/scenes/test_storage_stall.py tests/scenes/test_recomputed_step.py tests/scenes/test_urgent_job.py tests/scenes/test_spot_notice.py tests/scenes/test_quotas.py tests/properties/policy/test_elsewhere.py tests/properties/policy/test_narrowing.py tests/properties/policy/test_preemption.py tests/simulation/test_departures.py tests/simulation/test_effective.py tests/simulation/test_heartbeats.py tests/simulation/test_leaps.py tests/simulation/test_ledger.py tests/simulation/test_mixed.py tests/simulation/test_people.py tests/simulation/test_relief.py tests/simulation/test_rollout.py tests/simulation/test_seeds.py tests/simulation/test_stills.py tests/attacks/api/test_v14_fuzz.py
+	HOLDFAST_TEST_RELEASE=1 $(PY) -m pytest -q -rs tests/integration/bench/test_fleet.py tests/scenes/test_storage_stall.py tests/scenes/test_recomputed_step.py tests/scenes/test_urgent_job.py tests/scenes/test_spot_notice.py tests/scenes/test_quotas.py tests/properties/policy/test_elsewhere.py tests/properties/policy/test_narrowing.py tests/properties/policy/test_preemption.py tests/simulation/test_departures.py tests/simulation/test_effective.py tests/simulation/test_heartbeats.py tests/simulation/test_leaps.py tests/simulation/test_ledger.py tests/simulation/test_mixed.py tests/simulation/test_people.py tests/simulation/test_relief.py tests/simulation/test_rollout.py tests/simulation/test_seeds.py tests/simulation/test_stills.py tests/attacks/api/test_v14_fuzz.py
 
 check: $(READY)
 	$(PY) scripts/check.py
