@@ -17,7 +17,7 @@ PACKAGE_DIR = Path(__file__).resolve().parents[2]
 STATE_DIR = ENV.state_dir.absolute()
 
 # The demo lets its ranks' users through (controlplane/demo/users.py), whichever of its processes starts after that.
-_guards.close_directory(STATE_DIR, may_pass=ENV.demo)
+_guards.close_directory(STATE_DIR)
 
 SECRET_KEY = ENV.secret_key.get_secret_value() if ENV.secret_key else ""
 # Commands are signed with it. The embedded profile makes it once; production is given it.

@@ -19,10 +19,6 @@ def bundle() -> list[str]:
     return [f"/static/ui/{part['file']}" for part in parts.values()]
 
 
-def body(response: object) -> bytes:
-    return b"".join(response.streaming_content)  # type: ignore[attr-defined]
-
-
 def test_every_part_of_the_bundle_is_compressed_for_who_can_read_it_and_kept_for_ever(client: Client) -> None:
     sent = plain = 0
     for address in bundle():
@@ -30,7 +26,7 @@ def test_every_part_of_the_bundle_is_compressed_for_who_can_read_it_and_kept_for
         whole = client.get(address)
         assert packed.status_code == whole.status_code == 200
         assert "immutable" in packed["Cache-Control"]
-        first, second = body(packed), body(whole)
+        first, second = packed.content, whole.content
         if len(second) >= 1_400:
             assert packed["Content-Encoding"] == "gzip" and "Accept-Encoding" in packed["Vary"]
             assert int(packed["Content-Length"]) == len(first)
@@ -43,6 +39,18 @@ def test_every_part_of_the_bundle_is_compressed_for_who_can_read_it_and_kept_for
 def test_the_first_page_itself_is_asked_for_each_time(client: Client) -> None:
     found = client.get("/static/ui/theme.js")
     assert "immutable" not in found["Cache-Control"]
+
+
+def test_a_file_is_sent_whole_and_not_streamed_in_parts_ranges_and_unchanged_ones_as_asked(client: Client) -> None:
+    whole = client.get("/static/ui/theme.js")
+    assert not whole.streaming and int(whole["Content-Length"]) == len(whole.content) > 20
+    head = client.head("/static/ui/theme.js")
+    assert (head.content, head["Content-Length"]) == (b"", whole["Content-Length"])
+    some = client.get("/static/ui/theme.js", headers={"range": "bytes=5-14"})
+    assert (some.status_code, some.content) == (206, whole.content[5:15])
+    again = client.get("/static/ui/theme.js", headers={"if-none-match": whole["ETag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert client.post("/static/ui/theme.js").status_code == 405
 
 
 def test_what_cannot_be_written_is_sent_as_it_is(tmp_path: Path) -> None:
