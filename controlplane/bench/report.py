@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,25 +22,28 @@ GENERATOR, OK = "generator", "ok"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Return:
     """After every web process was killed: seconds until each agent had a session again, for the first time; `up`: how
-    many had one at the end."""
+    many had one at the end. `cost_ms`: of a core, of each process for each that came back (`watched.spent_ms`)."""
 
     agents: int
     back_s: list[float]
     up: int
     unacknowledged: int
+    cost_ms: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """`parts` of the generator's processes over the window; `cores` and `memory_bytes` by process. `received`: frames
     since the stack began by what became of them, of which a web process took those that are OK; others are what was
-    shed behind it. `server`: histograms of the server over the window."""
+    shed behind it. `session_ms`: of a core, of each process for each agent that connected. `server`: histograms of the
+    server over the window."""
 
     wanted: "Wanted"
     parts: list[Counted]
     enrolled_s: float
     connected_s: float
     connected: int
+    session_ms: dict[str, float]
     load: list[float]
     cores: dict[str, float]
     memory_bytes: dict[str, int]
@@ -117,7 +120,11 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "server": outcome.server,
         "loop_lag_s": outcome.loop_lag_s,
         "enrolled_s": outcome.enrolled_s,
-        "connected": {"agents": outcome.connected, "after_s": outcome.connected_s},
+        "connected": {
+            "agents": outcome.connected,
+            "after_s": outcome.connected_s,
+            "cost_ms": outcome.session_ms,
+        },
         "returned": _returned(outcome.returned),
         "refusals": counted.refused,
         "notes": counted.notes,
@@ -146,6 +153,7 @@ def table(outcome: Outcome) -> str:
         f" {_ms(lateness['p99_s'])}, {_number(whole['generator']['cpu_us_a_frame'], 'us a frame')},"
         f" {outcome.counted.skipped} beats skipped",
         f"enrolled in {outcome.enrolled_s:.1f} s; {outcome.connected} connected in {outcome.connected_s:.1f} s",
+        f"a session cost {_costs(outcome.session_ms)}",
         "",
         f"{'process':<14}{'cores':>8}{'MiB':>8}",
     ]
@@ -190,6 +198,7 @@ def _rest(outcome: Outcome, whole: dict[str, Any]) -> list[str]:
             f" {_number(back['median_s'], 's')}, the last {_number(back['max_s'], 's')};"
             f" {back['unacknowledged']} events not acknowledged"
         )
+        lines.append(f"a session again, with the starts of the web processes, cost {_costs(back['cost_ms'])}")
     lines += [f"FAILED: {failure}" for failure in outcome.failures]
     lines.append(f"REFUSED: {outcome.refused}" if outcome.refused else "the generator was in time: its figures count")
     return lines
@@ -206,7 +215,20 @@ def machine() -> str:
 def _returned(back: Return | None) -> dict[str, Any] | None:
     if back is None:
         return None
-    return {"agents": back.agents, "up": back.up, "unacknowledged": back.unacknowledged, **figures.summary(back.back_s)}
+    return {
+        "agents": back.agents,
+        "up": back.up,
+        "unacknowledged": back.unacknowledged,
+        "cost_ms": back.cost_ms,
+        **figures.summary(back.back_s),
+    }
+
+
+def _costs(cost_ms: Mapping[str, float]) -> str:
+    server = [value for name, value in cost_ms.items() if not name.startswith(GENERATOR)]
+    whole = f"{sum(server):.2f} ms of a core" if server else "what is not known here"
+    each = ", ".join(f"{name} {value:.2f}" for name, value in cost_ms.items())
+    return f"the server {whole} ({each})"
 
 
 def _load(outcome: Outcome) -> str:

@@ -23,7 +23,7 @@ from controlplane.bench.report import Outcome, Return
 from controlplane.bench.script import Fleet
 from controlplane.bench.stack import Stack, allow_sockets, standing
 from controlplane.bench.tally import Counted, plus
-from controlplane.bench.watched import Use, cores, grew, scrape, uses
+from controlplane.bench.watched import Use, cores, grew, scrape, spent_ms, uses
 from controlplane.demo.driver import Driver
 
 AGENTS_A_GENERATOR = 6_500
@@ -127,6 +127,7 @@ class _Course:
         self._load: list[float] = []
         self._window: list[Counted] = []
         self._opened: list[Opened] = []
+        self._session_ms: dict[str, float] = {}
         self._return: Return | None = None
 
     def arrive(self) -> None:
@@ -137,11 +138,12 @@ class _Course:
         players.all_done("enrol", ANSWER_S + fleet.agents / ENROL_PER_S)
         self._enrolled_s = time.monotonic() - began_s
         self._say(f"Enrolled in {self._enrolled_s:.1f} s. Connecting.")
-        began_s = time.monotonic()
+        began_s, used = time.monotonic(), uses(self._services())
         players.say(CONNECT)
         self._wait(lambda: players.sum(lambda line: line.up) >= self._well, CONNECT_S + fleet.agents / ENROL_PER_S)
         self._connected_s = time.monotonic() - began_s
         self._connected = players.sum(lambda line: line.up)
+        self._session_ms = spent_ms(used, uses(self._services()), self._connected)
         if self._connected < self._well // 2:
             raise RunError(f"{self._connected} of {self._well} agents had a session after {self._connected_s:.0f} s")
         self._say(f"{self._connected} of {self._well} connected in {self._connected_s:.1f} s.")
@@ -182,14 +184,17 @@ class _Course:
         players.say(RESUME)
         time.sleep(SETTLE_S)
         self._say("Killing every web process.")
+        used = uses(self._services())
         killed_s = stack.kill_webs()
         players.say(WATCH, killed_s)
         self._wait(lambda: players.sum(lambda line: line.back) >= self._well, RETURN_S)
+        cost_ms = spent_ms(used, uses(self._services()), players.sum(lambda line: line.back))
         players.say(END)
         last = plus(players.all_done(END, ANSWER_S))
         self._return = Return(
-            agents=self._well, back_s=sorted(last.back_s), up=last.up, unacknowledged=last.unacknowledged
-        )
+            agents=self._well, back_s=sorted(last.back_s), up=last.up, unacknowledged=last.unacknowledged,
+            cost_ms=cost_ms,
+        )  # fmt: skip
 
     def outcome(self) -> Outcome:
         """All figures."""
@@ -201,6 +206,7 @@ class _Course:
             enrolled_s=self._enrolled_s,
             connected_s=self._connected_s,
             connected=self._connected,
+            session_ms=self._session_ms,
             load=self._load,
             cores=cores(self._used, self._use, self._elapsed_s),
             memory_bytes={name: use.memory_bytes for name, use in self._use.items()},

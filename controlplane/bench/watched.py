@@ -21,8 +21,9 @@ _PARENT, _CPU = 1, slice(11, 15)
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Since it began, and now."""
+    """Since it began, and now; `pid` of its first process."""
 
+    pid: int
     cpu_s: float
     memory_bytes: int
 
@@ -38,13 +39,22 @@ def uses(first: Mapping[str, int]) -> dict[str, Use]:
         if pid in table:
             tree = _tree(pid, below)
             cpu_s = sum(sum(map(int, table[each][_CPU])) for each in tree) * TICK_S
-            found[name] = Use(cpu_s, sum(map(_memory_bytes, tree)))
+            found[name] = Use(pid, cpu_s, sum(map(_memory_bytes, tree)))
     return found
 
 
 def cores(before: Mapping[str, Use], after: Mapping[str, Use], elapsed_s: float) -> dict[str, float]:
     """Of a core, on average between two readings."""
     return {name: (use.cpu_s - before[name].cpu_s) / elapsed_s for name, use in after.items() if name in before}
+
+
+def spent_ms(before: Mapping[str, Use], after: Mapping[str, Use], number: int) -> dict[str, float]:
+    """Milliseconds of a core that each service took between two readings for one of `number`; of one that was started
+    between them, all that it took, its start included."""
+    if number <= 0:
+        return {}
+    old = {name: use.cpu_s for name, use in before.items() if (seen := after.get(name)) and seen.pid == use.pid}
+    return {name: 1e3 * (use.cpu_s - old.get(name, 0.0)) / number for name, use in after.items()}
 
 
 def scrape(urls: Mapping[str, str]) -> dict[str, dict[Series, float]]:

@@ -88,6 +88,9 @@ def test_a_small_fleet_is_carried_whole_and_returns_after_a_kill(folder: Path) -
     assert said["returned"]["n"] == 20 and said["returned"]["unacknowledged"] == 0
     names = {"web-1", "web-2", "sentinel", "sentinel-2", "worker", "beat", "redis", "postgres", "generator-1"}
     assert set(said["processes"]) == names
+    for cost_ms, web in ((said["connected"]["cost_ms"], 0.0), (said["returned"]["cost_ms"], 1.0)):
+        assert set(cost_ms) == names and all(value >= 0.0 for value in cost_ms.values())
+        assert cost_ms["web-1"] > web, "a web process that was killed is started again, which takes seconds of a core"
     assert all(each["memory_mib"] > 1.0 and each["cores"] >= 0.0 for each in said["processes"].values())
     assert left(folder) == []
 
