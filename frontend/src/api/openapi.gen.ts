@@ -3208,6 +3208,12 @@ export interface components {
              */
             limit: number;
             /**
+             * Q
+             * @description Part of the title, or of the name of its job or node.
+             * @default
+             */
+            q: string;
+            /**
              * State
              * @description One state, or several with commas.
              */
@@ -7129,6 +7135,8 @@ export interface operations {
                 cursor?: string | null;
                 /** @description One state, or several with commas. */
                 state?: string | null;
+                /** @description Part of the title, or of the name of its job or node. */
+                q?: string;
                 /** @description Names of fields, by commas: these alone. Absent: as they are. */
                 fields?: string;
             };

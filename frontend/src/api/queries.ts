@@ -23,6 +23,7 @@ export const keys = {
   me: ["me"] as const,
   overview: ["overview"] as const,
   jobs: ["jobs"] as const,
+  found: ["found"] as const,
   job: (id: string) => ["job", id] as const,
   incidents: ["incidents"] as const,
   incident: (id: string) => ["incident", id] as const,
@@ -170,7 +171,7 @@ export const logs = (id: string, replica: number, rank: number, incarnation: num
     retry: false,
   });
 
-export const incidents = (state: string) => listOf(keys.incidents, "/incidents", {}, { state });
+export const incidents = (state: string, q = "") => listOf(keys.incidents, "/incidents", {}, { state, q });
 
 export const incident = (id: string) =>
   queryOptions({
