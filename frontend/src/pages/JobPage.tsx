@@ -19,6 +19,7 @@ import { layoutParts, ranksPerReplica } from "../lib/layout";
 import { paths } from "../lib/paths";
 import { useNow } from "../lib/clock";
 import { ENDED_STATES as FINAL, jobNow } from "../lib/jobnow";
+import { useOpened } from "../lib/recent";
 import { usePatched, useRefresh, useTopic } from "../live/hooks";
 import { useSteps } from "../live/steps";
 import { Bar, Empty, Figure, Id, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
@@ -42,6 +43,7 @@ function Content({ job: read, readMs }: { job: JobDetail; readMs: number }): Rea
   const [act, setAct] = useState<JobAct | null>(null);
   const [log, setLog] = useState<Rank | null>(null);
   const refresh = useRefresh();
+  useOpened("job", read.id, read.name);
   const now = useNow();
   const settled = queries.isSettled(read, now);
   const source = useSteps(read.id, settled);
