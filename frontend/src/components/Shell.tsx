@@ -57,7 +57,7 @@ function SignedIn({ demo, username }: { demo: boolean; username: string }): Reac
         <div className="topbar-tools">
           <NewVersion />
           <button type="button" className="button" aria-label="Search and act" aria-haspopup="dialog" aria-keyshortcuts="Control+K Meta+K" title="Search jobs, nodes and incidents, or do something (Ctrl+K)" onClick={() => setPalette(true)}>
-            <Icon name="search" size={13} /><span className="wide-word"> Search</span>
+            <Icon name="search" size={13} /><span className="widest-word"> Search</span>
           </button>
           {demo ? (
             <button type="button" className="button" aria-label="Inject a fault" title="Inject a fault" onClick={() => setChaos(true)}><Icon name="bolt" size={13} /><span className="wide-word"> Inject a fault</span></button>

@@ -1,10 +1,11 @@
 /* One job (E53): what it does, why it is in this state, every rank live, its history, and the three acts a person may order. */
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
-import { Fragment, type ReactElement, useState } from "react";
+import { Fragment, lazy, type ReactElement, Suspense, useState } from "react";
 import { Link, useParams } from "react-router";
 import * as queries from "../api/queries";
 import type { JobDetail, Rank, Replica } from "../api/types";
 import { EffectiveTime } from "../components/EffectiveTime";
+import { AtThatTime, FreezeButton, useFrozen } from "../components/Frozen";
 import { SilentNodes } from "../components/Heard";
 import { JobActions, type JobAct } from "../components/JobActions";
 import { JobMesh, TABLE_RANKS } from "../components/JobMesh";
@@ -14,6 +15,7 @@ import { LogDialog } from "../components/LogDialog";
 import { QueuePlace } from "../components/QueuePlace";
 import { ReplicaGrid } from "../components/ReplicaGrid";
 import { StepCharts } from "../components/StepCharts";
+import { retried } from "../lib/chunks";
 import { count, duration, fixed, percent, shortId, words } from "../lib/format";
 import { layoutParts, ranksPerReplica } from "../lib/layout";
 import { paths } from "../lib/paths";
@@ -27,8 +29,16 @@ import { ActButton } from "../ui/ActButton";
 import { Icon } from "../ui/icons";
 import { styleOf, StateBadge } from "../ui/states";
 
+const FrozenJob = lazy(() => retried(() => import("./FrozenJob").then((module) => ({ default: module.FrozenJob }))));
+
 export function JobPage(): ReactElement {
   const { id = "" } = useParams();
+  const frozen = useFrozen();
+  if (frozen === null) return <LiveJob id={id} />;
+  return <AtThatTime frozen={frozen}>{(at) => <Suspense fallback={<Skeleton height={480} />}><FrozenJob id={id} at={at} /></Suspense>}</AtThatTime>;
+}
+
+function LiveJob({ id }: { id: string }): ReactElement {
   useTopic(`job:${id}`);
   const query = useQuery(queries.job(id));
   const job = usePatched("job", query.data, query.data?.as_of_seq ?? 0);
@@ -75,6 +85,7 @@ function Content({ job: read, readMs }: { job: JobDetail; readMs: number }): Rea
 function Head({ job, onAct }: { job: JobDetail; onAct: (act: JobAct) => void }): ReactElement {
   const actions = (
     <>
+      <FreezeButton />
       <ActButton of={job} act="checkpoint" onPress={() => onAct({ kind: "checkpoint" })}><Icon name="disk" size={13} /> Checkpoint now</ActButton>
       {job.state === "preempted"
         ? <ActButton of={job} act="resume" onPress={() => onAct({ kind: "resume" })}><Icon name="play" size={13} /> Resume</ActButton>

@@ -1,16 +1,18 @@
 /* One node (E55): its devices over time, what runs on it, what was found, when it leaves; cordon, drain, maintain and uncordon. */
 import { useQuery } from "@tanstack/react-query";
-import { type ReactElement, useState } from "react";
+import { lazy, type ReactElement, Suspense, useState } from "react";
 import { Link, useParams } from "react-router";
 import * as queries from "../api/queries";
 import type { Device, NodeDetail, Rank, Signal } from "../api/types";
 import { DeadLetters } from "../components/DeadLetters";
 import { DeviceCharts } from "../components/DeviceCharts";
 import { EventTable } from "../components/EventTable";
+import { AtThatTime, FreezeButton, useFrozen } from "../components/Frozen";
 import { KnownEndLine } from "../components/KnownEnd";
 import { type NodeAct, NodeActions } from "../components/NodeActions";
 import { exitText } from "../components/ReplicaGrid";
 import { ReservedLine } from "../components/Reservations";
+import { retried } from "../lib/chunks";
 import { errorsText, heldBack, partsText, remapText, signalText, valueText } from "../lib/readings";
 import { bytes, count, duration, fixed, percent, scalar, shortId } from "../lib/format";
 import { readings } from "../lib/heat";
@@ -25,8 +27,16 @@ import { Icon } from "../ui/icons";
 import { StateBadge } from "../ui/states";
 import { Scroll } from "../ui/Scroll";
 
+const FrozenNode = lazy(() => retried(() => import("./FrozenNode").then((module) => ({ default: module.FrozenNode }))));
+
 export function NodePage(): ReactElement {
   const { id = "" } = useParams();
+  const frozen = useFrozen();
+  if (frozen === null) return <LiveNode id={id} />;
+  return <AtThatTime frozen={frozen}>{(at) => <Suspense fallback={<Skeleton height={420} />}><FrozenNode id={id} at={at} /></Suspense>}</AtThatTime>;
+}
+
+function LiveNode({ id }: { id: string }): ReactElement {
   useTopic(`node:${id}`);
   const query = useQuery(queries.node(id));
   const node = usePatched("node", query.data, query.data?.as_of_seq ?? 0);
@@ -73,7 +83,7 @@ function Content({ node }: { node: NodeDetail }): ReactElement {
         <Panel title="Signals" flush><Signals signals={node.signals} older={node.signals_left_out} /></Panel>
       </div>
       {node.dead_letters > 0 ? <DeadLetters node={node} /> : null}
-      <Panel title="Events" flush><EventTable events={node.events} /></Panel>
+      <Panel title="Events" flush><EventTable events={node.events} freezes /></Panel>
       {act ? <NodeActions act={act} node={node} onClose={() => { setAct(null); refresh(queries.keys.node(node.id)); }} /> : null}
     </>
   );
@@ -82,6 +92,7 @@ function Content({ node }: { node: NodeDetail }): ReactElement {
 function Acts({ node, onAct }: { node: NodeDetail; onAct: (act: NodeAct) => void }): ReactElement {
   return (
     <>
+      <FreezeButton />
       {whyNot(node, "confirm") === "" ? <ActButton of={node} act="confirm" onPress={() => onAct("confirm")}><Icon name="check" size={13} /> {node.held ? "Admit" : "Confirm"}</ActButton> : null}
       <ActButton of={node} act="drain" onPress={() => onAct("drain")}><Icon name="dash" size={13} /> Drain</ActButton>
       <ActButton of={node} act="maintain" onPress={() => onAct("maintain")}><Icon name="hourglass" size={13} /> Maintain</ActButton>
