@@ -3,6 +3,7 @@
    what has ended long ago is not asked again. */
 import { infiniteQueryOptions, type InfiniteData, queryOptions } from "@tanstack/react-query";
 import { type FleetColumns, FIELDS } from "../lib/bigmap";
+import { type Incarnation, INCARNATION_FIELDS } from "../lib/history";
 import { ENDED_STATES } from "../lib/jobnow";
 import { live } from "../live/store";
 import { get } from "./client";
@@ -124,6 +125,13 @@ export const replicas = (id: string, settled = false) =>
   queryOptions({
     queryKey: [...keys.job(id), "replicas"],
     queryFn: ({ signal }) => get("/jobs/{job_id}/replicas", { job_id: id }, {}, signal),
+    refetchInterval: settled ? false : every(POLL_MS),
+  });
+/** Of a large job: every incarnation without its ranks, of which there are thousands. */
+export const incarnations = (id: string, settled = false) =>
+  queryOptions({
+    queryKey: [...keys.job(id), "incarnations"],
+    queryFn: async ({ signal }) => (await get("/jobs/{job_id}/replicas", { job_id: id }, { fields: INCARNATION_FIELDS }, signal)).items as Incarnation[],
     refetchInterval: settled ? false : every(POLL_MS),
   });
 /* Not under the job's key: steps are pushed, and 2,000 of them must not be read again for every event. */

@@ -83,7 +83,7 @@ function Then({ job, at }: { job: JobDetail; at: At }): ReactElement {
       <Figures job={job} was={was} last={steps.last} checkpoints={checkpoints.rows} />
       <p className="muted">Readings of single ranks, the effective time, the time left and the work at risk are not kept for this time.</p>
       <Drawn source={steps} incidents={incidents.rows} checkpoints={checkpoints.rows} />
-      {large ? null : <History job={job} at={at} incidents={incidents.rows} decisions={decisions.rows} checkpoints={checkpoints.rows} />}
+      {large ? <p className="muted">The history of the replicas of a large job is drawn on its live page alone.</p> : <History job={job} at={at} incidents={incidents.rows} decisions={decisions.rows} checkpoints={checkpoints.rows} />}
       {parts.every((part) => part.whole) ? null : <p className="muted">Of incidents, decisions and checkpoints the newest changes until then are shown; there are older ones.</p>}
       <div className="panel">
         <Tabs

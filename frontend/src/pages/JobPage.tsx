@@ -29,6 +29,7 @@ import { ActButton } from "../ui/ActButton";
 import { Icon } from "../ui/icons";
 import { styleOf, StateBadge } from "../ui/states";
 
+const ReplicaHistory = lazy(() => retried(() => import("../components/ReplicaHistory").then((module) => ({ default: module.ReplicaHistory }))));
 const FrozenJob = lazy(() => retried(() => import("./FrozenJob").then((module) => ({ default: module.FrozenJob }))));
 
 export function JobPage(): ReactElement {
@@ -74,7 +75,7 @@ function Content({ job: read, readMs }: { job: JobDetail; readMs: number }): Rea
       <Figures job={job} settled={settled} />
       {large ? <JobMesh job={job} settled={settled} onEvict={(replica) => setAct({ kind: "evict", replica })} onLogs={setLog} /> : <Replicas job={job} final={final} settled={settled} onEvict={(replica) => setAct({ kind: "evict", replica })} onLogs={setLog} />}
       <StepCharts jobId={job.id} settled={settled} source={source} />
-      {large ? null : <History job={job} settled={settled} />}
+      {large ? <Suspense fallback={<Skeleton height={360} />}><ReplicaHistory job={job} settled={settled} /></Suspense> : <History job={job} settled={settled} />}
       <JobTabs job={job} settled={settled} />
       {act ? <JobActions job={job} act={act} onClose={() => { setAct(null); refresh(queries.keys.job(job.id)); }} /> : null}
       {log ? <LogDialog jobId={job.id} rank={log} settled={settled} onClose={() => setLog(null)} /> : null}
