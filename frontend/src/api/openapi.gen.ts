@@ -2808,8 +2808,8 @@ export interface components {
          * EventQuery
          * @description A window of the event log. `newest`: the last `limit` of it, not the first; those before
          *     them with `before_seq` = the first one. `with_sentence`: only what has a sentence; the others
-         *     carry a changed summary and no news. `entity`: only new summaries of such objects; the newest one until an instant is
-         *     how it was then.
+         *     carry a changed summary and no news. `entity`: only new summaries of such objects; the newest one until an
+         *     instant is how it was then.
          */
         EventQuery: {
             /**
