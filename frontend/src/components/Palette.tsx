@@ -32,6 +32,8 @@ const STEP: Record<string, number> = { ArrowDown: 1, ArrowUp: -1, PageDown: PAGE
 function Chooser({ onAsk, ...props }: Props & { onAsk: (asked: Asked) => void }): ReactElement {
   const [text, setText] = useState("");
   const [activeKey, setActiveKey] = useState<string | null>(null);
+  /* Enter was pressed before what was typed had been answered: it means what comes first then. */
+  const [awaited, setAwaited] = useState(false);
   const navigate = useNavigate();
   const me = useQuery(queries.me()).data;
   const here = useHere(useLocation().pathname);
@@ -43,6 +45,7 @@ function Chooser({ onAsk, ...props }: Props & { onAsk: (asked: Asked) => void })
   const type = (value: string): void => {
     setText(value);
     setActiveKey(null);
+    setAwaited(false);
   };
   const choose = (entry: Entry | undefined): void => {
     if (!entry) return;
@@ -53,10 +56,17 @@ function Chooser({ onAsk, ...props }: Props & { onAsk: (asked: Asked) => void })
     if ("to" in does) void navigate(does.to);
     else does.run();
   };
+  const unsettled = search.pending && activeKey === null && !isFixed(entries[0]);
+  useEffect(() => {
+    if (!awaited || unsettled) return;
+    setAwaited(false);
+    choose(entries[at]);
+  });
   const onKey = (event: KeyboardEvent<HTMLInputElement>): void => {
     if (event.nativeEvent.isComposing) return;
     const step = STEP[event.key];
-    if (event.key === "Enter") choose(entries[at]);
+    if (event.key === "Enter" && unsettled) setAwaited(true);
+    else if (event.key === "Enter") choose(entries[at]);
     else if (step !== undefined && entries.length > 0) setActiveKey(entries[moved(at, step, entries.length)]!.key);
     else return;
     event.preventDefault();
@@ -71,6 +81,9 @@ function Chooser({ onAsk, ...props }: Props & { onAsk: (asked: Asked) => void })
     </Dialog>
   );
 }
+
+/** Whatever is found, a page that stands first stays first. */
+const isFixed = (entry: Entry | undefined): boolean => entry !== undefined && entry.key.startsWith("place ");
 
 /** Single steps go round; a page stops at the ends. */
 function moved(at: number, step: number, length: number): number {
