@@ -87,6 +87,21 @@ def test_it_says_what_the_rows_say_and_is_read_by_the_keyboard(page: Page, real:
     look_at_it_narrow(page, "replica-history")
 
 
+def test_frozen_it_shows_who_was_there_then_and_nobody_of_later(page: Page, real: Target) -> None:
+    job = made()
+    with_a_past(job)
+    began = Job.objects.get(pk=job.pk).created_at
+    page.goto(f"{real.url}/jobs/{job.id}?at={(began + timedelta(minutes=30)).isoformat().replace('+00:00', 'Z')}")
+    history = page.get_by_role("region", name="History of the replicas")
+    expect(history.get_by_role("status")).to_have_text(f"{REPLICAS} replicas, {REPLICAS + 1} incarnations; 1 evicted")
+    expect(page.get_by_role("region", name="Loss and step time")).to_contain_text("No step is kept for this time")
+    chart, heard = page.get_by_role("application", name=re.compile("^History")), history.locator(".bigmap-said")
+    for _ in range(OUT + 1):
+        chart.press("ArrowDown")
+    expect(heard).to_contain_text(f"Replica {OUT}, incarnation 1 of attempt 1 state not kept")
+    picture(page, "replica-history-frozen")
+
+
 def test_a_thousand_replicas_take_no_more_room_and_no_rank_is_read_for_them(page: Page, real: Target) -> None:
     job = large_job(1_000)
     Job.objects.filter(pk=job.pk).update(state=JobState.RUNNING)

@@ -7,7 +7,7 @@ import * as queries from "../api/queries";
 import type { Checkpoint, Decision, Incident, JobDetail } from "../api/types";
 import { useNow } from "../lib/clock";
 import { count, words } from "../lib/format";
-import { type Bar, type BarKind, barsOf, historyLayout, type HistoryLayout, historySum, piecesOf, rowOf, slotAt } from "../lib/history";
+import { type Bar, type BarKind, barsOf, historyLayout, type HistoryLayout, historySum, type Incarnation, incarnationsAt, piecesOf, rowOf, slotAt } from "../lib/history";
 import { place, type Scale, ticks } from "../lib/lifeline";
 import { useSetParam } from "../lib/params";
 import { useDark, useSettings } from "../lib/settings";
@@ -17,6 +17,7 @@ import { drawPixels, useWidth } from "../ui/drawing";
 import { StateBadge } from "../ui/states";
 import { RANGES } from "./Lifeline";
 
+const TITLE = "History of the replicas";
 const ROOM_PX = 360;
 const TOP = 40;
 const BOTTOM = 22;
@@ -29,7 +30,7 @@ const LEGEND: [BarKind, string][] = [
   ["contributing", "contributing"], ["starting", "starting"], ["catching up", "catching up"], ["suspect", "suspect"], ["before", "an earlier state, or an incarnation that is over"], ["evicted", "evicted"],
 ];
 
-interface Marks {
+export interface Marks {
   incidents: Incident[];
   decisions: Decision[];
   checkpoints: Checkpoint[];
@@ -41,12 +42,25 @@ export function ReplicaHistory({ job, settled }: { job: JobDetail; settled: bool
   const decisions = useInfiniteQuery(queries.jobDecisions(job.id, settled)).data;
   const checkpoints = useInfiniteQuery(queries.checkpoints(job.id, settled)).data;
   const marks = useMemo((): Marks => ({ incidents: queries.whole(incidents).rows, decisions: queries.whole(decisions).rows.filter((item) => !item.routine), checkpoints: queries.whole(checkpoints).rows }), [incidents, decisions, checkpoints]);
-  const [params] = useSearchParams();
-  const set = useSetParam();
-  const range = RANGES.find((item) => item.id === params.get("range")) ?? RANGES[3]!;
   const now = useNow();
   const toMs = job.finished_at ? Date.parse(job.finished_at) : Math.floor(now / STEP_MS) * STEP_MS;
   const bars = useMemo(() => barsOf(query.data ?? [], toMs), [query.data, toMs]);
+  return (
+    query.data ? <History job={job} bars={bars} marks={marks} toMs={toMs} /> : <Panel title={TITLE}><Loaded query={query} skeleton={<Skeleton height={ROOM_PX} />}>{() => null}</Loaded></Panel>
+  );
+}
+
+/** The same as of a moment. `states`: of the replicas, by id, as their newest summaries until then say. */
+export function ReplicaHistoryAt({ job, states, marks, ms }: { job: JobDetail; states: ReadonlyMap<string, Pick<Incarnation, "state" | "state_since">>; marks: Marks; ms: number }): ReactElement {
+  const query = useQuery(queries.incarnations(job.id, true));
+  const bars = useMemo(() => barsOf(incarnationsAt(query.data ?? [], states, ms), ms), [query.data, states, ms]);
+  return query.data ? <History job={job} bars={bars} marks={marks} toMs={ms} /> : <Panel title={TITLE}><Loaded query={query} skeleton={<Skeleton height={ROOM_PX} />}>{() => null}</Loaded></Panel>;
+}
+
+function History({ job, bars, marks, toMs }: { job: JobDetail; bars: Bar[]; marks: Marks; toMs: number }): ReactElement {
+  const [params] = useSearchParams();
+  const set = useSetParam();
+  const range = RANGES.find((item) => item.id === params.get("range")) ?? RANGES[3]!;
   const actions = (
     <div className="segments" role="group" aria-label="Time range">
       {RANGES.map((item) => <button key={item.id} type="button" aria-pressed={item === range} onClick={() => set("range", item.id)}>{item.text}</button>)}
@@ -54,20 +68,18 @@ export function ReplicaHistory({ job, settled }: { job: JobDetail; settled: bool
   );
   const firstMs = Math.min(Date.parse(job.created_at), toMs - 10_000);
   return (
-    <Panel title="History of the replicas" actions={actions}>
-      <Loaded query={query} skeleton={<Skeleton height={ROOM_PX} />}>
-        {() => bars.length === 0 ? <Empty icon="hourglass" title="No replica has been started yet">{job.why}</Empty> : (
-          <>
-            <p className="muted" role="status">{inWords(bars, marks)}</p>
-            <Drawing bars={bars} marks={marks} fromMs={range.s === null ? firstMs : toMs - range.s * 1000} toMs={toMs} label={inWords(bars, marks)} onChoose={(slot) => set("replica", String(slot))} />
-            <div className="map-legend">
-              {LEGEND.map(([kind, what]) => <span key={kind} className="legend-mark"><i className="swatch" style={{ background: `var(${TOKENS[kind]})` }} /> {what}</span>)}
-              <span className="legend-mark"><i className="swatch life-incident" /> incident</span>
-              <span>Above: checkpoints, decisions. The newest incidents, decisions and checkpoints are drawn; all of them are in the lists below.</span>
-            </div>
-          </>
-        )}
-      </Loaded>
+    <Panel title={TITLE} actions={actions}>
+      {bars.length === 0 ? <Empty icon="hourglass" title="No replica has been started yet">{job.why}</Empty> : (
+        <>
+          <p className="muted" role="status">{inWords(bars, marks)}</p>
+          <Drawing bars={bars} marks={marks} fromMs={range.s === null ? firstMs : toMs - range.s * 1000} toMs={toMs} label={inWords(bars, marks)} onChoose={(slot) => set("replica", String(slot))} />
+          <div className="map-legend">
+            {LEGEND.map(([kind, what]) => <span key={kind} className="legend-mark"><i className="swatch" style={{ background: `var(${TOKENS[kind]})` }} /> {what}</span>)}
+            <span className="legend-mark"><i className="swatch life-incident" /> incident</span>
+            <span>Above: checkpoints, decisions. The newest incidents, decisions and checkpoints are drawn; all of them are in the lists below.</span>
+          </div>
+        </>
+      )}
     </Panel>
   );
 }
@@ -188,7 +200,7 @@ function paint(canvas: HTMLCanvasElement, { bars, marks, layout, scale, width, h
 function Said({ bar: { row, open } }: { bar: Bar }): ReactElement {
   return (
     <>
-      <b>Replica {row.index}, incarnation {row.incarnation}</b> of attempt {row.attempt} <StateBadge kind="replica" state={row.state} compact /> since <Time at={row.state_since} />; started <Time at={row.created_at} />{open ? "" : `, over: ${words(row.state)}`}
+      <b>Replica {row.index}, incarnation {row.incarnation}</b> of attempt {row.attempt} {row.state === "" ? <span className="missing">state not kept</span> : <><StateBadge kind="replica" state={row.state} compact /> since <Time at={row.state_since} /></>}; started <Time at={row.created_at} />{open ? "" : `, over: ${words(row.state)}`}
     </>
   );
 }

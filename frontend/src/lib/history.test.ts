@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { barsOf, historyLayout, historySum, type Incarnation, piecesOf, rowOf, slotAt } from "./history";
+import { barsOf, historyLayout, historySum, type Incarnation, incarnationsAt, piecesOf, rowOf, slotAt } from "./history";
 
 const NOW = Date.parse("2026-11-29T14:00:00Z");
 const at = (second: number): string => new Date(NOW + second * 1000).toISOString();
@@ -51,5 +51,24 @@ describe("rows", () => {
   });
   it("of no slot are none", () => {
     expect(historyLayout([], ROOM_PX)).toMatchObject({ rows: 0, height: 0 });
+  });
+});
+
+describe("incarnations at a moment", () => {
+  const rows = [row(0, { state: "evicted", state_since: at(-40), current: false }), row(0, { incarnation: 2, created_at: at(-30), state_since: at(-20) })];
+  it("are those that had begun, each with the state that it had, and none of later", () => {
+    const then = (second: number): unknown[] => incarnationsAt(rows, new Map(), NOW + second * 1000).map((one) => [one.incarnation, one.state, one.current]);
+    expect(then(-101)).toEqual([]);
+    expect(then(-50)).toEqual([[1, "", true]]);
+    expect(then(-35)).toEqual([[1, "evicted", true]]);
+    expect(then(-25)).toEqual([[1, "evicted", false], [2, "", true]]);
+    expect(then(0)).toEqual([[1, "evicted", false], [2, "active", true]]);
+  });
+  it("have the state that was published until then, and are drawn without one where none is kept", () => {
+    const known = new Map([["j/1/0/1", { state: "suspect", state_since: at(-60) }]] as const);
+    expect(barsOf(incarnationsAt(rows, known, NOW - 50_000), NOW - 50_000).map((bar) => bar.kind)).toEqual(["suspect"]);
+    const bars = barsOf(incarnationsAt(rows, new Map(), NOW - 50_000), NOW - 50_000);
+    expect(piecesOf(bars).map((piece) => [piece.kind, (piece.toMs - NOW) / 1000])).toEqual([["before", -50], ["before", -50]]);
+    expect(historySum(bars)).toEqual({ slots: 1, incarnations: 1, evictions: 0, out: 0 });
   });
 });

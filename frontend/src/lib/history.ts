@@ -3,7 +3,8 @@
    times are Unix ms, places px. */
 import type { Replica } from "../api/types";
 
-export type Incarnation = Pick<Replica, "id" | "attempt" | "index" | "incarnation" | "state" | "state_since" | "current" | "created_at">;
+/** `state` "": which one it had is not kept. */
+export type Incarnation = Pick<Replica, "id" | "attempt" | "index" | "incarnation" | "state_since" | "current" | "created_at"> & { state: Replica["state"] | "" };
 export const INCARNATION_FIELDS = "id,attempt,index,incarnation,state,state_since,current,created_at";
 
 /** `before`: an earlier state of one that is open, or an incarnation that is over; which states it had is not kept. */
@@ -86,4 +87,15 @@ export function historySum(bars: readonly Bar[]): { slots: number; incarnations:
   const slots = new Set(bars.map((bar) => bar.row.index));
   const open = new Set(bars.filter((bar) => bar.open).map((bar) => bar.row.index));
   return { slots: slots.size, incarnations: bars.length, evictions: bars.filter((bar) => bar.row.state === "evicted").length, out: slots.size - open.size };
+}
+
+/** As they stood at a moment: those that began later are left out, and a state that began later stands for none. `states`: by id,
+    as the newest summaries until then say. */
+export function incarnationsAt(rows: readonly Incarnation[], states: ReadonlyMap<string, Pick<Incarnation, "state" | "state_since">>, ms: number): Incarnation[] {
+  const born = rows.filter((row) => Date.parse(row.created_at) <= ms).sort((a, b) => a.attempt - b.attempt || a.incarnation - b.incarnation);
+  const newest = new Map(born.map((row) => [row.index, row.id]));
+  return born.map((row) => {
+    const was = Date.parse(row.state_since) <= ms ? row : (states.get(row.id) ?? { state: "" as const, state_since: new Date(ms).toISOString() });
+    return { ...row, state: was.state, state_since: was.state_since, current: newest.get(row.index) === row.id };
+  });
 }

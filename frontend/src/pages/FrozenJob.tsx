@@ -9,13 +9,14 @@ import { IncidentTable } from "../components/IncidentTable";
 import { CheckpointTable, DecisionList } from "../components/JobTabs";
 import { TABLE_RANKS } from "../components/JobMesh";
 import { Lifeline } from "../components/Lifeline";
+import { ReplicaHistoryAt } from "../components/ReplicaHistory";
 import { Drawn } from "../components/StepCharts";
 import { count, duration, fixed, percent, shortId } from "../lib/format";
 import { latest, replicasAt, stepsUntil } from "../lib/frozen";
 import { doneWith } from "../lib/jobnow";
 import { ranksPerReplica } from "../lib/layout";
 import { paths } from "../lib/paths";
-import { Bar, Empty, Figure, Id, Loaded, PageHead, Skeleton, Time } from "../ui/basics";
+import { Bar, Empty, Figure, Id, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
 import { More } from "../ui/More";
 import { Tabs } from "../ui/tabs";
 import { StateBadge, styleOf } from "../ui/states";
@@ -82,8 +83,8 @@ function Then({ job, at }: { job: JobDetail; at: At }): ReactElement {
       </PageHead>
       <Figures job={job} was={was} last={steps.last} checkpoints={checkpoints.rows} />
       <p className="muted">Readings of single ranks, the effective time, the time left and the work at risk are not kept for this time.</p>
-      <Drawn source={steps} incidents={incidents.rows} checkpoints={checkpoints.rows} />
-      {large ? <p className="muted">The history of the replicas of a large job is drawn on its live page alone.</p> : <History job={job} at={at} incidents={incidents.rows} decisions={decisions.rows} checkpoints={checkpoints.rows} />}
+      {steps.last || steps.pending || steps.error ? <Drawn source={steps} incidents={incidents.rows} checkpoints={checkpoints.rows} /> : <Panel title="Loss and step time"><Empty icon="hourglass" title="No step is kept for this time" /></Panel>}
+      {large ? <LargeHistory job={job} at={at} incidents={incidents.rows} decisions={decisions.rows} checkpoints={checkpoints.rows} /> : <History job={job} at={at} incidents={incidents.rows} decisions={decisions.rows} checkpoints={checkpoints.rows} />}
       {parts.every((part) => part.whole) ? null : <p className="muted">Of incidents, decisions and checkpoints the newest changes until then are shown; there are older ones.</p>}
       <div className="panel">
         <Tabs
@@ -107,7 +108,7 @@ function Figures({ job, was, last, checkpoints }: { job: JobDetail; was: Job | u
     <div className="stack-tight">
       <div className="progress-line">
         <Bar ratio={done === null || job.total_steps === 0 ? 0 : done / job.total_steps} tone={was ? styleOf("job", was.state).tone : "idle"} label="Progress" />
-        <span>{done === null ? "no step committed by then" : <>step <b>{count(done)}</b> of {count(job.total_steps)} ({percent(done / Math.max(1, job.total_steps), 1)})</>}</span>
+        <span>{done === null ? "no step is kept for this time" : <>step <b>{count(done)}</b> of {count(job.total_steps)} ({percent(done / Math.max(1, job.total_steps), 1)})</>}</span>
       </div>
       <dl className="figures">
         <Figure label="Loss" value={last ? fixed(last.loss, 4) : <NotKept />} />
@@ -121,7 +122,22 @@ function Figures({ job, was, last, checkpoints }: { job: JobDetail; was: Job | u
   );
 }
 
-function History({ job, at, incidents, decisions, checkpoints }: { job: JobDetail; at: At; incidents: Incident[]; decisions: Decision[]; checkpoints: Checkpoint[] }): ReactElement | null {
+interface HistoryProps {
+  job: JobDetail;
+  at: At;
+  incidents: Incident[];
+  decisions: Decision[];
+  checkpoints: Checkpoint[];
+}
+
+function LargeHistory({ job, at, incidents, decisions, checkpoints }: HistoryProps): ReactElement {
+  const { rows } = useParts<Replica>(job.id, at, "replica");
+  const states = useMemo(() => new Map(rows.map((row) => [row.id, row])), [rows]);
+  const marks = useMemo(() => ({ incidents, decisions: decisions.filter((item) => !item.routine), checkpoints }), [incidents, decisions, checkpoints]);
+  return <ReplicaHistoryAt job={job} states={states} marks={marks} ms={at.ms} />;
+}
+
+function History({ job, at, incidents, decisions, checkpoints }: HistoryProps): ReactElement | null {
   const replicas = useQuery(queries.replicas(job.id, true)).data?.items;
   const states = useParts<Replica>(job.id, at, "replica");
   const shown = useMemo(() => replicasAt(replicas ?? [], new Map(states.rows.map((row) => [row.id, row])), at.ms), [replicas, states.rows, at.ms]);
