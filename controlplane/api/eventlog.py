@@ -3,14 +3,14 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections
 from django.db.models import QuerySet
 from ninja import Schema
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from controlplane.access.models import Scope
 from controlplane.access.rights import Rights
@@ -24,6 +24,7 @@ from controlplane.runtime.events import kept_from, newest_seq, told
 from controlplane.runtime.models import Event
 
 Seq = Annotated[int, Field(ge=0, le=2**53, description="Sequence number of an event.")]
+Entity = Literal["breaker", "checkpoint", "command", "decision", "device", "incident", "job", "node", "rank", "replica"]
 POLL_S = 0.5
 HEARTBEAT_S = 15.0
 BATCH = 200
@@ -34,13 +35,16 @@ RETRY_MS = 1000
 class EventQuery(Schema):
     """A window of the event log. `newest`: the last `limit` of it, not the first; those before
     them with `before_seq` = the first one. `with_sentence`: only what has a sentence; the others
-    carry a changed summary and no news."""
+    carry a changed summary and no news. `entity`: only new summaries of such objects; the newest one until an
+    instant is how it was then."""
 
     after_seq: Seq = 0
     before_seq: Seq | None = None
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 100
     newest: bool = False
     with_sentence: bool = False
+    until: Annotated[AwareDatetime | None, Field(description="Not after this instant.")] = None
+    entity: Annotated[Entity | None, Field(description="Only what has a new summary of such an object.")] = None
 
 
 def event_view(row: Event) -> dict[str, Any]:
@@ -69,6 +73,10 @@ def event_page(query: EventQuery, rights: Rights, *, job_id: str = "", node_id: 
     rows = events_seen(rights, _after(query.after_seq, job_id, node_id))
     if query.before_seq is not None:
         rows = rows.filter(seq__lt=query.before_seq)
+    if query.until is not None:
+        rows = rows.filter(at__lte=query.until)
+    if query.entity is not None:
+        rows = rows.filter(entity=query.entity, patch__isnull=False)
     if query.with_sentence:
         rows = told(rows)
     found = list(rows.order_by("-seq")[: query.limit])[::-1] if query.newest else list(rows[: query.limit])

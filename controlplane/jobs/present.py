@@ -144,19 +144,23 @@ def _newest_of(replica: Replica) -> int | None:
     return _NEWEST.first(job=replica.attempt.job_id, index=replica.index)
 
 
-def replica_summaries(replicas: QuerySet[Replica], *, live: Json | None = None) -> list[Json]:
-    """`replica_summary` of each of these of one job, in their sequence, in as many queries for thousands as for one."""
+def replica_summaries(replicas: QuerySet[Replica], *, live: Json | None = None, ranks: bool = True) -> list[Json]:
+    """`replica_summary` of each of these of one job, in their sequence, in as many queries for thousands as for one.
+    `ranks` False: without them."""
     rows = list(replicas)
     newest = {}
     for row in sorted(_slots(rows), key=lambda one: (one["attempt__number"], one["incarnation"])):
         newest[row["index"]] = row["pk"]
-    ranks: dict[int, list[Rank]] = {row.pk: [] for row in rows}
+    views = [_replica(row, newest.get(row.index)) for row in rows]
+    if not ranks:
+        return views
+    by_replica: dict[int, list[Rank]] = {row.pk: [] for row in rows}
     found = Rank.objects.filter(replica__in=replicas.order_by().values("pk")).defer("log_tail")
     for rank in found.select_related("node", "device", "replica__attempt", "speed").order_by("rank"):
-        ranks[rank.replica_id].append(rank)
+        by_replica[rank.replica_id].append(rank)
     return [
-        _replica(row, newest.get(row.index)) | {"ranks": [rank_summary(rank, live=live) for rank in ranks[row.pk]]}
-        for row in rows
+        view | {"ranks": [rank_summary(rank, live=live) for rank in by_replica[row.pk]]}
+        for view, row in zip(views, rows, strict=True)
     ]
 
 

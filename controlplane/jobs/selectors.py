@@ -97,16 +97,17 @@ def device_index() -> Subquery:
 
 
 def replicas(
-    row: Job, *, attempt: int | None = None, index: int | None = None, current: bool = False
+    row: Job, *, attempt: int | None = None, index: int | None = None, current: bool = False, ranks: bool = True
 ) -> list[dict[str, Any]]:
     """Every incarnation with its ranks and their live readings, newest attempt first; of one `attempt`, of one slot
-    (`index`), or those that are `current`."""
+    (`index`), or those that are `current`. `ranks` False: without them, which of a large job costs the most."""
     rows = Replica.objects.filter(attempt__job=row).select_related("attempt")
     if attempt is not None:
         rows = rows.filter(attempt__number=attempt)
     if index is not None:
         rows = rows.filter(index=index)
-    found = replica_summaries(rows.order_by("-attempt__number", "index", "-incarnation"), live=live_ranks(row.id))
+    rows = rows.order_by("-attempt__number", "index", "-incarnation")
+    found = replica_summaries(rows, live=live_ranks(row.id)) if ranks else replica_summaries(rows, ranks=False)
     return [each for each in found if each["current"]] if current else found
 
 

@@ -42,11 +42,13 @@ def of_all(path: str, *, none_too: bool = False) -> Q:
     return Q()
 
 
-def incidents(*, state: str | None = None, job_id: str | None = None) -> QuerySet[Incident]:
-    """Newest first."""
+def incidents(*, state: str | None = None, job_id: str | None = None, q: str = "") -> QuerySet[Incident]:
+    """Newest first. `q`: part of the title, or of the name of its job or node, in any case."""
     rows = Incident.objects.select_related("job", "node").order_by("-opened_at", "-id")
     if state:
         rows = rows.filter(state=state)
+    if q:
+        rows = rows.filter(Q(title__icontains=q) | Q(job__name__icontains=q) | Q(node__name__icontains=q))
     return rows.filter(job_id=job_id) if job_id else rows
 
 

@@ -302,9 +302,9 @@ class JoinTokens(_Group):
 class Incidents(_Group):
     """Things to investigate."""
 
-    def list(self, *, state: str | None = None) -> Any:
-        """Iterates, newest first."""
-        return self._pages(calls.get("/incidents", Page[rest.Incident], state=state))
+    def list(self, *, state: str | None = None, q: str | None = None) -> Any:
+        """Iterates, newest first; `q`: part of the title, or of the name of its job or node."""
+        return self._pages(calls.get("/incidents", Page[rest.Incident], state=state, q=q))
 
     def get(self, incident_id: str) -> Any:
         """IncidentDetail."""

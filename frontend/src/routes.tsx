@@ -3,7 +3,7 @@
 import { type ReactElement, useEffect } from "react";
 import { createBrowserRouter, useRouteError } from "react-router";
 import { Empty, PageHead, Problem } from "./ui/basics";
-import { loadChaosSheet, Shell } from "./components/Shell";
+import { loadChaosSheet, loadPalette, Shell } from "./components/Shell";
 import { isMissingChunk, retried, whenIdle } from "./lib/chunks";
 import { isNewer, lookForNewer, reloadOnce } from "./lib/fresh";
 import { useLive } from "./live/hooks";
@@ -67,7 +67,7 @@ const PAGES = {
 
 /** All pages are small: they are fetched before they are wanted, so that a click needs no server. */
 export function preloadWhenIdle(): void {
-  whenIdle([...Object.values(PAGES), loadChaosSheet]);
+  whenIdle([...Object.values(PAGES), loadChaosSheet, loadPalette]);
 }
 
 export function makeRouter(): ReturnType<typeof createBrowserRouter> {

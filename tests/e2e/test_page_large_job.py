@@ -84,7 +84,7 @@ def test_the_slowest_ten_are_the_slowest_and_lead_to_their_replica(page: Page) -
 
 def test_arrow_keys_read_ranks_and_enter_opens_the_replica(page: Page) -> None:
     chart = page.get_by_role("application", name=re.compile("Ranks of the job: 512 ranks"))
-    heard = page.locator(".bigmap-said")
+    heard = page.get_by_role("region", name="Replicas and ranks").locator(".bigmap-said")
     chart.press("ArrowDown")
     chart.press("ArrowRight")
     expect(heard).to_contain_text("Replica 0, rank 1")

@@ -90,8 +90,9 @@ def replicas(request: HttpRequest, job_id: str, query: Query[ReplicaQuery]) -> H
     """Every incarnation with its ranks, newest attempt first; a job has few, so one page."""
     seq, names = newest_seq(), of_rows(query.fields, rest.Replica, of="a replica")
     job = job_of(request, job_id)
-    found = selectors.replicas(job, attempt=query.attempt, index=query.index, current=query.current)
-    items = with_acts(found, job)
+    ranks = names is None or not {"ranks", "capabilities"}.isdisjoint(names)
+    found = selectors.replicas(job, attempt=query.attempt, index=query.index, current=query.current, ranks=ranks)
+    items = with_acts(found, job) if ranks else found
     return send(pages.listing(only(items, names), None, seq))
 
 

@@ -29,6 +29,7 @@ class IncidentFilter(pages.Paging):
     """Query of the incident list."""
 
     state: Annotated[str | None, Field(max_length=100, description="One state, or several with commas.")] = None
+    q: Annotated[str, Field(max_length=100, description="Part of the title, or of the name of its job or node.")] = ""
     fields: Fields = ""
 
 
@@ -36,7 +37,7 @@ class IncidentFilter(pages.Paging):
 def list_incidents(request: HttpRequest, query: Query[IncidentFilter]) -> HttpResponse:
     """Newest first."""
     seq, names = newest_seq(), of_rows(query.fields, rest.Incident, of="an incident")
-    rows = selectors.incidents().filter(reach(request).only("job__project", none_too=True))
+    rows = selectors.incidents(q=query.q).filter(reach(request).only("job__project", none_too=True))
     states = [state for state in (query.state or "").split(",") if state]
     if set(states) - set(IncidentState):
         told = rest.FieldError("/query/state", "no incident state", f"use {', '.join(IncidentState)}")

@@ -2808,7 +2808,8 @@ export interface components {
          * EventQuery
          * @description A window of the event log. `newest`: the last `limit` of it, not the first; those before
          *     them with `before_seq` = the first one. `with_sentence`: only what has a sentence; the others
-         *     carry a changed summary and no news.
+         *     carry a changed summary and no news. `entity`: only new summaries of such objects; the newest one until an
+         *     instant is how it was then.
          */
         EventQuery: {
             /**
@@ -2820,6 +2821,11 @@ export interface components {
             /** Before Seq */
             before_seq?: number | null;
             /**
+             * Entity
+             * @description Only what has a new summary of such an object.
+             */
+            entity?: ("breaker" | "checkpoint" | "command" | "decision" | "device" | "incident" | "job" | "node" | "rank" | "replica") | null;
+            /**
              * Limit
              * @default 100
              */
@@ -2829,6 +2835,11 @@ export interface components {
              * @default false
              */
             newest: boolean;
+            /**
+             * Until
+             * @description Not after this instant.
+             */
+            until?: string | null;
             /**
              * With Sentence
              * @default false
@@ -2959,6 +2970,11 @@ export interface components {
             /** Before Seq */
             before_seq?: number | null;
             /**
+             * Entity
+             * @description Only what has a new summary of such an object.
+             */
+            entity?: ("breaker" | "checkpoint" | "command" | "decision" | "device" | "incident" | "job" | "node" | "rank" | "replica") | null;
+            /**
              * Job Id
              * @default
              */
@@ -2978,6 +2994,11 @@ export interface components {
              * @default
              */
             node_id: string;
+            /**
+             * Until
+             * @description Not after this instant.
+             */
+            until?: string | null;
             /**
              * With Sentence
              * @default false
@@ -3207,6 +3228,12 @@ export interface components {
              * @default 50
              */
             limit: number;
+            /**
+             * Q
+             * @description Part of the title, or of the name of its job or node.
+             * @default
+             */
+            q: string;
             /**
              * State
              * @description One state, or several with commas.
@@ -7056,6 +7083,10 @@ export interface operations {
                 limit?: number;
                 newest?: boolean;
                 with_sentence?: boolean;
+                /** @description Not after this instant. */
+                until?: string | null;
+                /** @description Only what has a new summary of such an object. */
+                entity?: ("breaker" | "checkpoint" | "command" | "decision" | "device" | "incident" | "job" | "node" | "rank" | "replica") | null;
                 job_id?: string;
                 node_id?: string;
             };
@@ -7129,6 +7160,8 @@ export interface operations {
                 cursor?: string | null;
                 /** @description One state, or several with commas. */
                 state?: string | null;
+                /** @description Part of the title, or of the name of its job or node. */
+                q?: string;
                 /** @description Names of fields, by commas: these alone. Absent: as they are. */
                 fields?: string;
             };
@@ -7600,6 +7633,10 @@ export interface operations {
                 limit?: number;
                 newest?: boolean;
                 with_sentence?: boolean;
+                /** @description Not after this instant. */
+                until?: string | null;
+                /** @description Only what has a new summary of such an object. */
+                entity?: ("breaker" | "checkpoint" | "command" | "decision" | "device" | "incident" | "job" | "node" | "rank" | "replica") | null;
             };
             header?: never;
             path: {

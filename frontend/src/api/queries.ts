@@ -3,6 +3,7 @@
    what has ended long ago is not asked again. */
 import { infiniteQueryOptions, type InfiniteData, queryOptions } from "@tanstack/react-query";
 import { type FleetColumns, FIELDS } from "../lib/bigmap";
+import { type Incarnation, INCARNATION_FIELDS } from "../lib/history";
 import { ENDED_STATES } from "../lib/jobnow";
 import { live } from "../live/store";
 import { get } from "./client";
@@ -15,7 +16,7 @@ const LOG_POLL_MS = 2_000;
 const MESH_POLL_MS = 5_000;
 const PAGE = 200;
 /** As many as the server gives at once: for what is drawn whole. */
-const LARGE_PAGE = 500;
+export const LARGE_PAGE = 500;
 /** What follows an end (the last exits, a certificate) has come by then. */
 const SETTLED_MS = 120_000;
 
@@ -23,6 +24,7 @@ export const keys = {
   me: ["me"] as const,
   overview: ["overview"] as const,
   jobs: ["jobs"] as const,
+  found: ["found"] as const,
   job: (id: string) => ["job", id] as const,
   incidents: ["incidents"] as const,
   incident: (id: string) => ["incident", id] as const,
@@ -54,6 +56,8 @@ export function whole<T>(data: InfiniteData<t.Page<T>> | undefined): { rows: T[]
   const rows = data?.pages.flatMap((page) => page.items) ?? [];
   return { rows, total: data?.pages[data.pages.length - 1]?.total ?? null, asOfSeq: data?.pages[0]?.as_of_seq ?? 0 };
 }
+
+type Entity = NonNullable<Query<"/events">["entity"]>;
 
 /** Paths that answer pages. */
 type Listed = { [P in Readable]: Answer<P> extends { items: unknown[] } ? P : never }[Readable];
@@ -123,7 +127,20 @@ export const replicas = (id: string, settled = false) =>
     queryFn: ({ signal }) => get("/jobs/{job_id}/replicas", { job_id: id }, {}, signal),
     refetchInterval: settled ? false : every(POLL_MS),
   });
+/** Of a large job: every incarnation without its ranks, of which there are thousands. */
+export const incarnations = (id: string, settled = false) =>
+  queryOptions({
+    queryKey: [...keys.job(id), "incarnations"],
+    queryFn: async ({ signal }) => (await get("/jobs/{job_id}/replicas", { job_id: id }, { fields: INCARNATION_FIELDS }, signal)).items as Incarnation[],
+    refetchInterval: settled ? false : every(POLL_MS),
+  });
 /* Not under the job's key: steps are pushed, and 2,000 of them must not be read again for every event. */
+/** Of one attempt; `sinceStep` given: every one from there on, not thinned. */
+export const stepsOf = (id: string, attempt: number, sinceStep: number | null = null) =>
+  queryOptions({
+    queryKey: ["steps", id, attempt, sinceStep],
+    queryFn: ({ signal }) => get("/jobs/{job_id}/steps", { job_id: id }, sinceStep === null ? { attempt, points: 2000 } : { attempt, since_step: sinceStep }, signal),
+  });
 export const steps = (id: string, settled = false) =>
   queryOptions({
     queryKey: ["steps", id],
@@ -138,6 +155,29 @@ export const jobEvents = (id: string, settled = false) =>
     initialPageParam: null as number | null,
     getNextPageParam: (page) => (page.items.length < PAGE ? null : page.items[0]!.seq),
     refetchInterval: settled ? false : every(POLL_MS),
+  });
+/** The newest summaries of these parts of a job until an instant: how they were then. */
+export const jobUntil = (id: string, at: string, entity: Entity, limit = LARGE_PAGE) =>
+  queryOptions({
+    queryKey: ["until", at, "job", id, entity],
+    queryFn: ({ signal }) => get("/jobs/{job_id}/events", { job_id: id }, { newest: true, until: at, entity, limit }, signal),
+  });
+/** The same of a node and its devices. */
+export const nodeUntil = (id: string, at: string, entity: Entity, limit = LARGE_PAGE) =>
+  queryOptions({
+    queryKey: ["until", at, "node", id, entity],
+    queryFn: ({ signal }) => get("/events", {}, { node_id: id, newest: true, until: at, entity, limit }, signal),
+  });
+/** What happened until an instant, the newest first. */
+export const eventsUntil = (of: { job: string } | { node: string }, at: string) =>
+  infiniteQueryOptions({
+    queryKey: ["until", at, "events", of],
+    queryFn: ({ signal, pageParam }) => {
+      const query = { limit: PAGE, newest: true, with_sentence: true, until: at, before_seq: pageParam };
+      return "job" in of ? get("/jobs/{job_id}/events", { job_id: of.job }, query, signal) : get("/events", {}, { ...query, node_id: of.node }, signal);
+    },
+    initialPageParam: null as number | null,
+    getNextPageParam: (page) => (page.items.length < PAGE ? null : page.items[0]!.seq),
   });
 export const timeouts = (id: string, settled = false) =>
   queryOptions({
@@ -170,7 +210,7 @@ export const logs = (id: string, replica: number, rank: number, incarnation: num
     retry: false,
   });
 
-export const incidents = (state: string) => listOf(keys.incidents, "/incidents", {}, { state });
+export const incidents = (state: string, q = "") => listOf(keys.incidents, "/incidents", {}, { state, q });
 
 export const incident = (id: string) =>
   queryOptions({
@@ -259,11 +299,12 @@ export const deadLetters = (id: string) =>
     retry: false,
   });
 
-export const series = (id: string, windowS: number) =>
+/** `until` null: the newest. */
+export const series = (id: string, windowS: number, until: string | null = null) =>
   queryOptions({
-    queryKey: ["series", id, windowS],
-    queryFn: ({ signal }) => get("/nodes/{node_id}/series", { node_id: id }, { window_s: windowS, max_points: 300 }, signal),
-    refetchInterval: every(5_000),
+    queryKey: ["series", id, windowS, until],
+    queryFn: ({ signal }) => get("/nodes/{node_id}/series", { node_id: id }, { window_s: windowS, until, max_points: 300 }, signal),
+    refetchInterval: until === null ? every(5_000) : false,
   });
 
 export const faults = () =>

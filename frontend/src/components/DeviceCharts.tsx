@@ -27,10 +27,11 @@ export const SHOWN: Record<Shown, (value: number) => string> = {
 const TOKENS = ["--info-solid", "--warn-solid", "--special-solid", "--ok-solid", "--bad-solid", "--idle-solid"];
 const WINDOWS: { s: number; text: string }[] = [{ s: 600, text: "10 m" }, { s: 3_600, text: "1 h" }, { s: 86_400, text: "24 h" }];
 
-export function DeviceCharts({ nodeId }: { nodeId: string }): ReactElement {
+/** `until`: the end of the window; the newest readings where it is not given. */
+export function DeviceCharts({ nodeId, until = null }: { nodeId: string; until?: string | null }): ReactElement {
   const [params] = useSearchParams();
   const window = WINDOWS.find((item) => String(item.s) === params.get("window"))?.s ?? 600;
-  const query = useQuery(queries.series(nodeId, window));
+  const query = useQuery(queries.series(nodeId, window, until));
   const setParam = useSetParam();
   const choose = (s: number): void => setParam("window", String(s));
   const actions = (
@@ -42,7 +43,7 @@ export function DeviceCharts({ nodeId }: { nodeId: string }): ReactElement {
     <Panel title="Readings" actions={actions}>
       <Loaded query={query} skeleton={<Skeleton height={180} />}>
         {({ devices }) =>
-          devices.every((device) => device.t.length === 0) ? <Empty icon="hourglass" title="No reading in this window" /> : (
+          devices.every((device) => device.t.length === 0) ? <Empty icon="hourglass" title={until === null ? "No reading in this window" : "No reading is kept for this time"} /> : (
             <div className="charts">{CHARTS.map((chart) => <MetricChart key={chart.metric} devices={devices} chart={chart} />)}</div>
           )
         }

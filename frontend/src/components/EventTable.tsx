@@ -2,10 +2,13 @@
 import { type ReactElement, useState } from "react";
 import type { EventItem } from "../api/types";
 import { words } from "../lib/format";
+import { useSetParam } from "../lib/params";
 import { Empty, Time } from "../ui/basics";
 import { Scroll } from "../ui/Scroll";
 
-export function EventTable({ events }: { events: EventItem[] }): ReactElement {
+/** `freezes`: the page can be shown as of the time of each. */
+export function EventTable({ events, freezes = false }: { events: EventItem[]; freezes?: boolean }): ReactElement {
+  const set = useSetParam();
   const [text, setText] = useState("");
   const needle = text.trim().toLowerCase();
   const rows = [...events].sort((a, b) => b.seq - a.seq).filter((event) => needle === "" || `${event.kind} ${event.sentence}`.toLowerCase().includes(needle));
@@ -19,7 +22,7 @@ export function EventTable({ events }: { events: EventItem[] }): ReactElement {
           <tbody>
             {rows.map((event) => (
               <tr key={event.seq} id={`event-${event.seq}`}>
-                <td><Time at={event.at} /></td>
+                <td>{freezes ? <button type="button" className="link" title="Show this page as of this time" onClick={() => set("at", event.at)}><Time at={event.at} /></button> : <Time at={event.at} />}</td>
                 <td className="nowrap"><code>{event.kind}</code></td>
                 <td className="words">{event.sentence || words(event.kind)}</td>
                 <td className="num muted">{event.seq}</td>

@@ -2,7 +2,7 @@
 import { type InfiniteData, useInfiniteQuery, type UseInfiniteQueryResult } from "@tanstack/react-query";
 import { type ReactElement, useState } from "react";
 import * as queries from "../api/queries";
-import type { Decision, Incident, JobDetail, Page } from "../api/types";
+import type { Checkpoint, Decision, Incident, JobDetail, Page } from "../api/types";
 import { CertificateBadge } from "./Certificate";
 import { bytes, count, duration, words } from "../lib/format";
 import { layoutParts } from "../lib/layout";
@@ -72,7 +72,7 @@ function Events({ jobId, settled }: { jobId: string; settled: boolean }): ReactE
     <Loaded query={query}>
       {() => (
         <>
-          <EventTable events={rows} />
+          <EventTable events={rows} freezes />
           <More query={query} shown={rows.length} total={null} one="event" many="events" />
         </>
       )}
@@ -105,31 +105,37 @@ function Checkpoints({ jobId, settled }: { jobId: string; settled: boolean }): R
           <Empty icon="disk" title="No checkpoint yet">The first one is due after the interval in the spec.</Empty>
         ) : (
           <>
-          <Scroll label="Checkpoints">
-            <table>
-              <thead><tr><th>State</th><th className="num">Step</th><th className="num">Epoch</th><th>Kind</th><th className="num">Size</th><th className="num">Blocked training</th><th className="num">Took</th><th>Committed</th><th>Path</th></tr></thead>
-              <tbody>
-                {rows.map((item) => (
-                  <tr key={item.id}>
-                    <td><StateBadge kind="checkpoint" state={item.state} detail={item.state_reason} />{item.state_reason ? <div className="muted">{item.state_reason}</div> : null}</td>
-                    <td className="num">{count(item.step)}</td>
-                    <td className="num">{item.epoch}</td>
-                    <td>{words(item.kind)}</td>
-                    <td className="num">{bytes(item.bytes)}</td>
-                    <td className="num">{duration(item.blocking_s)}</td>
-                    <td className="num">{duration(item.total_s)}</td>
-                    <td>{item.committed_at ? <Time at={item.committed_at} /> : <span className="muted">not yet</span>}</td>
-                    <td><code>{item.path}</code></td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </Scroll>
+          <CheckpointTable rows={rows} />
           <More query={query} shown={rows.length} total={total} one="checkpoint" many="checkpoints" />
           </>
         )
       }
     </Loaded>
+  );
+}
+
+export function CheckpointTable({ rows }: { rows: readonly Checkpoint[] }): ReactElement {
+  return (
+    <Scroll label="Checkpoints">
+      <table>
+        <thead><tr><th>State</th><th className="num">Step</th><th className="num">Epoch</th><th>Kind</th><th className="num">Size</th><th className="num">Blocked training</th><th className="num">Took</th><th>Committed</th><th>Path</th></tr></thead>
+        <tbody>
+          {rows.map((item) => (
+            <tr key={item.id}>
+              <td><StateBadge kind="checkpoint" state={item.state} detail={item.state_reason} />{item.state_reason ? <div className="muted">{item.state_reason}</div> : null}</td>
+              <td className="num">{count(item.step)}</td>
+              <td className="num">{item.epoch}</td>
+              <td>{words(item.kind)}</td>
+              <td className="num">{bytes(item.bytes)}</td>
+              <td className="num">{duration(item.blocking_s)}</td>
+              <td className="num">{duration(item.total_s)}</td>
+              <td>{item.committed_at ? <Time at={item.committed_at} /> : <span className="muted">not yet</span>}</td>
+              <td><code>{item.path}</code></td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Scroll>
   );
 }
 

@@ -18,7 +18,7 @@ const TOP = 58;
 const LEFT = 78;
 /* Half of the widest label of the axis: the last one is not cut off. */
 const TICK_HALF = 30;
-const RANGES: { id: string; text: string; s: number | null }[] = [
+export const RANGES: { id: string; text: string; s: number | null }[] = [
   { id: "2m", text: "2 m", s: 120 }, { id: "10m", text: "10 m", s: 600 }, { id: "1h", text: "1 h", s: 3600 }, { id: "all", text: "all", s: null },
 ];
 

@@ -1,13 +1,17 @@
 /* Is what is on this page true right now? Always visible, with an honest "as of". */
 import type { ReactElement } from "react";
+import { useLocation } from "react-router";
 import { useWallNow } from "../lib/clock";
 import { duration } from "../lib/format";
+import { useSetParam } from "../lib/params";
 import { useSettings } from "../lib/settings";
 import { clock } from "../lib/time";
 import { useLive } from "../live/hooks";
 import { type LinkState, live } from "../live/store";
+import { Time } from "../ui/basics";
 import { Icon } from "../ui/icons";
 import type { Tone } from "../ui/states";
+import { useFrozen } from "./Frozen";
 
 const LOOK: Record<LinkState, { tone: Tone; word: string }> = {
   connecting: { tone: "info", word: "connecting" },
@@ -28,6 +32,21 @@ function useAsOf(): string {
 
 /** Pressing it freezes the page (and thaws it), so that a moving screen can be read. */
 export function LinkIndicator(): ReactElement {
+  const frozen = useFrozen();
+  const { pathname } = useLocation();
+  return frozen?.ms && /^\/(jobs|nodes)\/[^/]+$/.test(pathname) ? <FrozenIndicator iso={frozen.iso} /> : <LiveIndicator />;
+}
+
+function FrozenIndicator({ iso }: { iso: string }): ReactElement {
+  const set = useSetParam();
+  return (
+    <button type="button" className="link-state tone-special" aria-pressed title="This page is frozen and shows one moment; press to go back to live" onClick={() => set("at", "")}>
+      <span className="dot" aria-hidden /> <b>frozen</b> <span>at <Time at={iso} /></span>
+    </button>
+  );
+}
+
+function LiveIndicator(): ReactElement {
   const link = useLive((state) => state.link);
   const asOf = useAsOf();
   const { tone, word } = LOOK[link];

@@ -9,6 +9,8 @@ import { isNewer, listenFresh } from "../lib/fresh";
 import { useLive, useLiveInvalidation, useTopic } from "../live/hooks";
 import { live } from "../live/store";
 import { paths } from "../lib/paths";
+import { PLACES } from "../lib/places";
+import { forgetRecent } from "../lib/recent";
 import { setSetting, type Theme, useSettings } from "../lib/settings";
 import type { TimeMode } from "../lib/time";
 import { Problem, Skeleton } from "../ui/basics";
@@ -20,6 +22,8 @@ import { SignInGate } from "./SignIn";
 
 export const loadChaosSheet = () => import("./ChaosSheet").then((module) => ({ default: module.ChaosSheet }));
 const ChaosSheet = lazy(() => retried(loadChaosSheet));
+export const loadPalette = () => import("./Palette").then((module) => ({ default: module.Palette }));
+const Palette = lazy(() => retried(loadPalette));
 
 export function Shell(): ReactElement {
   const me = useQuery(queries.me());
@@ -36,7 +40,8 @@ export function Shell(): ReactElement {
 function SignedIn({ demo, username }: { demo: boolean; username: string }): ReactElement {
   const [chaos, setChaos] = useState(false);
   const [help, setHelp] = useState(false);
-  useShortcuts(() => setHelp(true));
+  const [palette, setPalette] = useState(false);
+  useShortcuts(() => setHelp(true), setPalette);
   useLiveInvalidation();
   useTopic("overview");
   useEffect(() => {
@@ -51,6 +56,9 @@ function SignedIn({ demo, username }: { demo: boolean; username: string }): Reac
         <MainNav />
         <div className="topbar-tools">
           <NewVersion />
+          <button type="button" className="button" aria-label="Search and act" aria-haspopup="dialog" aria-keyshortcuts="Control+K Meta+K" title="Search jobs, nodes and incidents, or do something (Ctrl+K)" onClick={() => setPalette(true)}>
+            <Icon name="search" size={13} /><span className="widest-word"> Search</span>
+          </button>
           {demo ? (
             <button type="button" className="button" aria-label="Inject a fault" title="Inject a fault" onClick={() => setChaos(true)}><Icon name="bolt" size={13} /><span className="wide-word"> Inject a fault</span></button>
           ) : null}
@@ -69,6 +77,7 @@ function SignedIn({ demo, username }: { demo: boolean; username: string }): Reac
       </main>
       <Foot />
       {chaos ? <Suspense fallback={null}><ChaosSheet onClose={() => setChaos(false)} /></Suspense> : null}
+      {palette ? <Suspense fallback={null}><Palette demo={demo} onHelp={() => setHelp(true)} onFault={() => setChaos(true)} onClose={() => setPalette(false)} /></Suspense> : null}
       {help ? <KeysDialog onClose={() => setHelp(false)} /> : null}
       <SignInGate username={username} />
     </div>
@@ -92,23 +101,11 @@ function NewVersion(): ReactElement | null {
   );
 }
 
-const NAV: { to: string; text: string; icon: IconName }[] = [
-  { to: paths.overview(), text: "Overview", icon: "grid" },
-  { to: paths.jobs(), text: "Jobs", icon: "list" },
-  { to: paths.queue(), text: "Queue", icon: "hourglass" },
-  { to: paths.incidents(), text: "Incidents", icon: "alert" },
-  { to: paths.nodes(), text: "Nodes", icon: "server" },
-  { to: paths.projects(), text: "Projects", icon: "disk" },
-  { to: paths.ledger(), text: "Ledger", icon: "ledger" },
-  { to: paths.policies(), text: "Policies", icon: "shield" },
-  { to: paths.access(), text: "Access", icon: "key" },
-];
-
 function MainNav(): ReactElement {
   const open = useQuery(queries.overview()).data?.open_incidents ?? 0;
   return (
     <nav className="mainnav" aria-label="Main">
-      {NAV.map((item) => (
+      {PLACES.map((item) => (
         <NavLink key={item.to} to={item.to} end={item.to === "/"}>
           <Icon name={item.icon} /> {item.text}
           {item.to === paths.incidents() && open > 0 ? <span className="nav-count" title={`${open} open`}>{open}</span> : null}
@@ -156,6 +153,7 @@ function Account({ username }: { username: string }): ReactElement {
   const leave = async (): Promise<void> => {
     await post("/logout", {}).catch(() => undefined);
     client.clear();
+    forgetRecent();
     navigate(paths.login(), { replace: true });
   };
   const changed = (): void => {

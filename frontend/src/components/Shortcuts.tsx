@@ -19,11 +19,18 @@ function isTyping(target: EventTarget | null): boolean {
   return target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
 }
 
-export function useShortcuts(openHelp: () => void): void {
+/** `palette`: opens it, or closes it where it is open. */
+export function useShortcuts(openHelp: () => void, palette: (change: (open: boolean) => boolean) => void): void {
   const navigate = useNavigate();
   const chordAt = useRef(0);
   useEffect(() => {
     const onKey = (event: KeyboardEvent): void => {
+      if ((event.ctrlKey || event.metaKey) && !event.altKey && !event.shiftKey && event.key.toLowerCase() === "k") {
+        /* The browser's own use of the key is its search of the web. A dialog that asks something stays. */
+        event.preventDefault();
+        if (!document.querySelector("dialog[open]:not(.palette)")) palette((open) => !open);
+        return;
+      }
       if (event.ctrlKey || event.metaKey || event.altKey) return;
       if (event.key === "Escape" && isTyping(event.target)) (event.target as HTMLElement).blur();
       if (isTyping(event.target) || document.querySelector("dialog[open]")) return;
@@ -42,7 +49,7 @@ export function useShortcuts(openHelp: () => void): void {
     };
     document.addEventListener("keydown", onKey);
     return () => document.removeEventListener("keydown", onKey);
-  }, [navigate, openHelp]);
+  }, [navigate, openHelp, palette]);
 }
 
 export function KeysDialog({ onClose }: { onClose: () => void }): ReactElement {
@@ -55,6 +62,7 @@ export function KeysDialog({ onClose }: { onClose: () => void }): ReactElement {
             <dd>{item.text}</dd>
           </div>
         ))}
+        <dt><kbd>Ctrl</kbd> <kbd>K</kbd></dt><dd>Search jobs, nodes and incidents, or do something</dd>
         <dt><kbd>/</kbd></dt><dd>Search this list, or the jobs</dd>
         <dt><kbd>Left</kbd> <kbd>Right</kbd></dt><dd>Between tabs, and between cells of the device map</dd>
         <dt><kbd>Esc</kbd></dt><dd>Close, or leave a field</dd>

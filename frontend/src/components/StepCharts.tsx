@@ -2,6 +2,7 @@
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { type ReactElement, useMemo } from "react";
 import * as queries from "../api/queries";
+import type { Checkpoint, Incident } from "../api/types";
 import type { JobSteps } from "../live/steps";
 import { duration } from "../lib/format";
 import { doneWith } from "../lib/jobnow";
@@ -19,8 +20,20 @@ const TIMES: Line[] = [
 export function StepCharts({ jobId, settled, source }: { jobId: string; settled: boolean; source: JobSteps }): ReactElement {
   const incidents = useInfiniteQuery(queries.jobIncidents(jobId, settled)).data;
   const checkpoints = useInfiniteQuery(queries.checkpoints(jobId, settled)).data;
+  const [known, saved] = useMemo(() => [queries.whole(incidents).rows, queries.whole(checkpoints).rows], [incidents, checkpoints]);
+  return <Drawn source={source} incidents={known} checkpoints={saved} />;
+}
+
+interface DrawnProps {
+  source: JobSteps;
+  incidents: readonly Incident[];
+  checkpoints: readonly Checkpoint[];
+}
+
+/** Of steps, incidents and checkpoints that were read elsewhere. */
+export function Drawn({ source, incidents, checkpoints }: DrawnProps): ReactElement {
   const steps = useMemo(() => keptSteps(source.steps), [source.steps]);
-  const markers = useMemo(() => markersOf(steps, queries.whole(incidents).rows, queries.whole(checkpoints).rows), [steps, incidents, checkpoints]);
+  const markers = useMemo(() => markersOf(steps, incidents, checkpoints), [steps, incidents, checkpoints]);
   const x = useMemo(() => steps.map(doneWith), [steps]);
   const loss = useMemo(() => [steps.map((step) => step.loss)], [steps]);
   const times = useMemo(

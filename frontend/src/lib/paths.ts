@@ -1,10 +1,19 @@
-/* Every address of the console, in one place. */
+/* Every address of the console, in one place. Of a frozen page those of jobs and nodes lead to the same moment. */
+import { frozenAt } from "./frozen";
+
+/** With these parameters, and the moment at which this page is frozen. */
+function atThatTime(path: string, query: Record<string, string> = {}): string {
+  const at = frozenAt();
+  const search = new URLSearchParams(at === null ? query : { ...query, at });
+  return search.size > 0 ? `${path}?${search}` : path;
+}
+
 export const paths = {
   overview: () => "/",
   login: () => "/login",
   jobs: (query: Record<string, string> = {}) => `/jobs${Object.keys(query).length > 0 ? `?${new URLSearchParams(query)}` : ""}`,
   submit: () => "/jobs/new",
-  job: (id: string, tab?: string) => `/jobs/${id}${tab ? `?tab=${tab}` : ""}`,
+  job: (id: string, tab?: string) => atThatTime(`/jobs/${id}`, tab ? { tab } : {}),
   incidents: () => "/incidents",
   incident: (id: string) => `/incidents/${id}`,
   decision: (id: string) => `/decisions/${id}`,
@@ -15,5 +24,5 @@ export const paths = {
   projects: () => "/projects",
   project: (name: string) => `/projects/${name}`,
   nodes: () => "/nodes",
-  node: (id: string) => `/nodes/${id}`,
+  node: (id: string) => atThatTime(`/nodes/${id}`),
 };

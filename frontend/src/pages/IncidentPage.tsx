@@ -4,8 +4,8 @@ import { useQuery } from "@tanstack/react-query";
 import { useState, type ReactElement, type ReactNode } from "react";
 import { Link, useParams } from "react-router";
 import * as queries from "../api/queries";
-import { post } from "../api/client";
 import type { Decision, IncidentDetail, Signal } from "../api/types";
+import { AcknowledgeDialog } from "../components/AcknowledgeDialog";
 import { CertificateBadge, CertificateView } from "../components/Certificate";
 import { CommandTimeline } from "../components/CommandTimeline";
 import { AlternativeTable, Evidence } from "../components/DecisionParts";
@@ -20,10 +20,10 @@ import { duration, gpuSeconds, scalar, shortId, words } from "../lib/format";
 import { paths } from "../lib/paths";
 import { incidentText, notDetected } from "../lib/phases";
 import { signalText, valueText } from "../lib/readings";
+import { useOpened } from "../lib/recent";
 import { usePatched, useTopic } from "../live/hooks";
 import { CopyButton, Empty, Figure, Id, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
 import { ActButton } from "../ui/ActButton";
-import { ConfirmDialog } from "../ui/dialog";
 import { Icon } from "../ui/icons";
 import { Scroll } from "../ui/Scroll";
 
@@ -40,6 +40,7 @@ export function IncidentPage(): ReactElement {
 }
 
 function Content({ incident }: { incident: IncidentDetail }): ReactElement {
+  useOpened("incident", incident.id, incident.title);
   const lead = incident.decisions.find((decision) => !decision.routine) ?? null;
   const commands = incident.decisions.flatMap((decision) => decision.commands ?? []);
   return (
@@ -86,17 +87,10 @@ function Content({ incident }: { incident: IncidentDetail }): ReactElement {
 /** Nobody may overlook a lost job or a dead GPU: one act says who takes it on. */
 function Acknowledge({ incident }: { incident: IncidentDetail }): ReactElement {
   const [asked, setAsked] = useState(false);
-  const hardware = incident.state === "mitigated";
   return (
     <>
       <ActButton of={incident} act="acknowledge" onPress={() => setAsked(true)}><Icon name="eye" size={14} /> Acknowledge</ActButton>
-      {asked ? (
-        <ConfirmDialog
-          title="Acknowledge this incident" confirmLabel="Acknowledge" onClose={() => setAsked(false)}
-          onConfirm={async (reason) => (await post("/incidents/{incident_id}:acknowledge", { incident_id: incident.id }, { reason })).detail}
-          blastRadius={hardware ? <>The hardware is <b>yours from now on</b> and the incident is over. The node takes no work until somebody returns it.</> : <>This records that <b>you have seen it</b>; nothing is stopped or started.</>}
-        />
-      ) : null}
+      {asked ? <AcknowledgeDialog incident={incident} onClose={() => setAsked(false)} /> : null}
     </>
   );
 }

@@ -1,10 +1,11 @@
 /* One job (E53): what it does, why it is in this state, every rank live, its history, and the three acts a person may order. */
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
-import { Fragment, type ReactElement, useState } from "react";
+import { Fragment, lazy, type ReactElement, Suspense, useState } from "react";
 import { Link, useParams } from "react-router";
 import * as queries from "../api/queries";
 import type { JobDetail, Rank, Replica } from "../api/types";
 import { EffectiveTime } from "../components/EffectiveTime";
+import { AtThatTime, FreezeButton, useFrozen } from "../components/Frozen";
 import { SilentNodes } from "../components/Heard";
 import { JobActions, type JobAct } from "../components/JobActions";
 import { JobMesh, TABLE_RANKS } from "../components/JobMesh";
@@ -14,11 +15,13 @@ import { LogDialog } from "../components/LogDialog";
 import { QueuePlace } from "../components/QueuePlace";
 import { ReplicaGrid } from "../components/ReplicaGrid";
 import { StepCharts } from "../components/StepCharts";
+import { retried } from "../lib/chunks";
 import { count, duration, fixed, percent, shortId, words } from "../lib/format";
 import { layoutParts, ranksPerReplica } from "../lib/layout";
 import { paths } from "../lib/paths";
 import { useNow } from "../lib/clock";
 import { ENDED_STATES as FINAL, jobNow } from "../lib/jobnow";
+import { useOpened } from "../lib/recent";
 import { usePatched, useRefresh, useTopic } from "../live/hooks";
 import { useSteps } from "../live/steps";
 import { Bar, Empty, Figure, Id, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
@@ -26,8 +29,17 @@ import { ActButton } from "../ui/ActButton";
 import { Icon } from "../ui/icons";
 import { styleOf, StateBadge } from "../ui/states";
 
+const ReplicaHistory = lazy(() => retried(() => import("../components/ReplicaHistory").then((module) => ({ default: module.ReplicaHistory }))));
+const FrozenJob = lazy(() => retried(() => import("./FrozenJob").then((module) => ({ default: module.FrozenJob }))));
+
 export function JobPage(): ReactElement {
   const { id = "" } = useParams();
+  const frozen = useFrozen();
+  if (frozen === null) return <LiveJob id={id} />;
+  return <AtThatTime frozen={frozen}>{(at) => <Suspense fallback={<Skeleton height={480} />}><FrozenJob id={id} at={at} /></Suspense>}</AtThatTime>;
+}
+
+function LiveJob({ id }: { id: string }): ReactElement {
   useTopic(`job:${id}`);
   const query = useQuery(queries.job(id));
   const job = usePatched("job", query.data, query.data?.as_of_seq ?? 0);
@@ -42,6 +54,7 @@ function Content({ job: read, readMs }: { job: JobDetail; readMs: number }): Rea
   const [act, setAct] = useState<JobAct | null>(null);
   const [log, setLog] = useState<Rank | null>(null);
   const refresh = useRefresh();
+  useOpened("job", read.id, read.name);
   const now = useNow();
   const settled = queries.isSettled(read, now);
   const source = useSteps(read.id, settled);
@@ -62,7 +75,7 @@ function Content({ job: read, readMs }: { job: JobDetail; readMs: number }): Rea
       <Figures job={job} settled={settled} />
       {large ? <JobMesh job={job} settled={settled} onEvict={(replica) => setAct({ kind: "evict", replica })} onLogs={setLog} /> : <Replicas job={job} final={final} settled={settled} onEvict={(replica) => setAct({ kind: "evict", replica })} onLogs={setLog} />}
       <StepCharts jobId={job.id} settled={settled} source={source} />
-      {large ? null : <History job={job} settled={settled} />}
+      {large ? <Suspense fallback={<Skeleton height={360} />}><ReplicaHistory job={job} settled={settled} /></Suspense> : <History job={job} settled={settled} />}
       <JobTabs job={job} settled={settled} />
       {act ? <JobActions job={job} act={act} onClose={() => { setAct(null); refresh(queries.keys.job(job.id)); }} /> : null}
       {log ? <LogDialog jobId={job.id} rank={log} settled={settled} onClose={() => setLog(null)} /> : null}
@@ -73,6 +86,7 @@ function Content({ job: read, readMs }: { job: JobDetail; readMs: number }): Rea
 function Head({ job, onAct }: { job: JobDetail; onAct: (act: JobAct) => void }): ReactElement {
   const actions = (
     <>
+      <FreezeButton />
       <ActButton of={job} act="checkpoint" onPress={() => onAct({ kind: "checkpoint" })}><Icon name="disk" size={13} /> Checkpoint now</ActButton>
       {job.state === "preempted"
         ? <ActButton of={job} act="resume" onPress={() => onAct({ kind: "resume" })}><Icon name="play" size={13} /> Resume</ActButton>

@@ -1,32 +1,42 @@
 /* One node (E55): its devices over time, what runs on it, what was found, when it leaves; cordon, drain, maintain and uncordon. */
 import { useQuery } from "@tanstack/react-query";
-import { type ReactElement, useState } from "react";
+import { lazy, type ReactElement, Suspense, useState } from "react";
 import { Link, useParams } from "react-router";
-import { post } from "../api/client";
 import * as queries from "../api/queries";
 import type { Device, NodeDetail, Rank, Signal } from "../api/types";
 import { DeadLetters } from "../components/DeadLetters";
 import { DeviceCharts } from "../components/DeviceCharts";
 import { EventTable } from "../components/EventTable";
-import { CancelWindowDialog, KnownEndLine, MaintainDialog } from "../components/KnownEnd";
+import { AtThatTime, FreezeButton, useFrozen } from "../components/Frozen";
+import { KnownEndLine } from "../components/KnownEnd";
+import { type NodeAct, NodeActions } from "../components/NodeActions";
 import { exitText } from "../components/ReplicaGrid";
 import { ReservedLine } from "../components/Reservations";
+import { retried } from "../lib/chunks";
 import { errorsText, heldBack, partsText, remapText, signalText, valueText } from "../lib/readings";
 import { bytes, count, duration, fixed, percent, scalar, shortId } from "../lib/format";
 import { readings } from "../lib/heat";
 import { paths } from "../lib/paths";
 import { UNSEEN } from "../lib/projects";
+import { useOpened } from "../lib/recent";
 import { silentNode } from "../components/Heard";
 import { useHeard, useLive, usePatched, useRefresh, useTopic } from "../live/hooks";
 import { Empty, Figure, Id, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
 import { ActButton, whyNot } from "../ui/ActButton";
-import { ConfirmDialog } from "../ui/dialog";
 import { Icon } from "../ui/icons";
 import { StateBadge } from "../ui/states";
 import { Scroll } from "../ui/Scroll";
 
+const FrozenNode = lazy(() => retried(() => import("./FrozenNode").then((module) => ({ default: module.FrozenNode }))));
+
 export function NodePage(): ReactElement {
   const { id = "" } = useParams();
+  const frozen = useFrozen();
+  if (frozen === null) return <LiveNode id={id} />;
+  return <AtThatTime frozen={frozen}>{(at) => <Suspense fallback={<Skeleton height={420} />}><FrozenNode id={id} at={at} /></Suspense>}</AtThatTime>;
+}
+
+function LiveNode({ id }: { id: string }): ReactElement {
   useTopic(`node:${id}`);
   const query = useQuery(queries.node(id));
   const node = usePatched("node", query.data, query.data?.as_of_seq ?? 0);
@@ -40,6 +50,7 @@ export function NodePage(): ReactElement {
 function Content({ node }: { node: NodeDetail }): ReactElement {
   const [act, setAct] = useState<NodeAct | null>(null);
   const refresh = useRefresh();
+  useOpened("node", node.id, node.name);
   const heard = useHeard(node);
   const silent = silentNode(node, heard);
   const unfit = node.signals.find((signal) => signal.kind === "node_check" && signal.settled_at === null);
@@ -72,62 +83,22 @@ function Content({ node }: { node: NodeDetail }): ReactElement {
         <Panel title="Signals" flush><Signals signals={node.signals} older={node.signals_left_out} /></Panel>
       </div>
       {node.dead_letters > 0 ? <DeadLetters node={node} /> : null}
-      <Panel title="Events" flush><EventTable events={node.events} /></Panel>
-      {act ? <Asked act={act} node={node} onClose={() => { setAct(null); refresh(queries.keys.node(node.id)); }} /> : null}
+      <Panel title="Events" flush><EventTable events={node.events} freezes /></Panel>
+      {act ? <NodeActions act={act} node={node} onClose={() => { setAct(null); refresh(queries.keys.node(node.id)); }} /> : null}
     </>
   );
 }
 
-type NodeAct = "cordon" | "uncordon" | "confirm" | "drain" | "maintain" | "cancel-window";
-
 function Acts({ node, onAct }: { node: NodeDetail; onAct: (act: NodeAct) => void }): ReactElement {
   return (
     <>
+      <FreezeButton />
       {whyNot(node, "confirm") === "" ? <ActButton of={node} act="confirm" onPress={() => onAct("confirm")}><Icon name="check" size={13} /> {node.held ? "Admit" : "Confirm"}</ActButton> : null}
       <ActButton of={node} act="drain" onPress={() => onAct("drain")}><Icon name="dash" size={13} /> Drain</ActButton>
       <ActButton of={node} act="maintain" onPress={() => onAct("maintain")}><Icon name="hourglass" size={13} /> Maintain</ActButton>
       <ActButton of={node} act="cordon" onPress={() => onAct("cordon")}><Icon name="ban" size={13} /> Cordon</ActButton>
       <ActButton of={node} act="uncordon" onPress={() => onAct("uncordon")}><Icon name="check" size={13} /> Uncordon</ActButton>
     </>
-  );
-}
-
-function Asked({ act, node, onClose }: { act: NodeAct; node: NodeDetail; onClose: () => void }): ReactElement {
-  if (act === "maintain") return <MaintainDialog node={node} onClose={onClose} />;
-  if (act === "cancel-window") return <CancelWindowDialog node={node} onClose={onClose} />;
-  if (act === "drain") return <DrainDialog node={node} onClose={onClose} />;
-  return act === "confirm" ? <AdmitDialog node={node} onClose={onClose} /> : <CordonDialog node={node} cordoned={act === "uncordon"} onClose={onClose} />;
-}
-
-/** It is in doubt which machine it is, or it enrolled with a token that holds; an administrator alone says so. */
-function AdmitDialog({ node, onClose }: { node: NodeDetail; onClose: () => void }): ReactElement {
-  return (
-    <ConfirmDialog
-      title={`${node.held ? "Admit" : "Confirm"} ${node.name}`} confirmLabel={node.held ? "Admit" : "Confirm"} onClose={onClose}
-      onConfirm={async (reason) => (await post("/nodes/{node_id}:confirm", { node_id: node.id }, { reason })).detail}
-      blastRadius={<>What speaks as {node.name} now is the node: it may receive work, and its {node.devices.length} devices join the pool. Only an administrator can say so.</>}
-    />
-  );
-}
-
-function DrainDialog({ node, onClose }: { node: NodeDetail; onClose: () => void }): ReactElement {
-  return (
-    <ConfirmDialog
-      title={`Drain ${node.name}`} confirmLabel="Drain" onClose={onClose}
-      onConfirm={async (reason) => (await post("/nodes/{node_id}:drain", { node_id: node.id }, { reason })).detail}
-      blastRadius={<>No new work is placed on {node.name}. The replicas of its <b>{node.ranks_running} ranks</b> move to other nodes one after another, of each job one at a time; then it is cordoned. A job that cannot spare a replica keeps it until it can; after 24 hours the drain ends and the node stays cordoned. Uncordon it to stop.</>}
-    />
-  );
-}
-
-function CordonDialog({ node, cordoned, onClose }: { node: NodeDetail; cordoned: boolean; onClose: () => void }): ReactElement {
-  const verb = cordoned ? "uncordon" : "cordon";
-  return (
-    <ConfirmDialog
-      title={`${cordoned ? "Uncordon" : "Cordon"} ${node.name}`} confirmLabel={cordoned ? "Uncordon" : "Cordon"} onClose={onClose}
-      onConfirm={async (reason) => (await post(`/nodes/{node_id}:${verb}`, { node_id: node.id }, { reason })).detail}
-      blastRadius={cordoned ? <>{node.name} may receive work again: {node.devices.length} devices return to the pool.</> : <>No new work is placed on {node.name} ({node.devices.length} devices). The <b>{node.ranks_running} ranks</b> running there continue; nothing is stopped.</>}
-    />
   );
 }
 

@@ -9,6 +9,8 @@ interface DialogProps {
   onClose: () => void;
   children: ReactNode;
   sheet?: boolean;
+  /** A class of its own beside that of all dialogs. */
+  className?: string;
 }
 
 /** The field that is asked for, else the first one; a dialog without fields leaves the focus on its close button. */
@@ -16,7 +18,7 @@ function firstField(dialog: HTMLElement): HTMLElement | null {
   return dialog.querySelector<HTMLElement>("[data-autofocus]") ?? dialog.querySelector<HTMLElement>("input, select, textarea");
 }
 
-export function Dialog({ title, onClose, children, sheet }: DialogProps): ReactElement {
+export function Dialog({ title, onClose, children, sheet, className = "" }: DialogProps): ReactElement {
   const element = useRef<HTMLDialogElement>(null);
   const heading = useId();
   /* A layout effect: its end comes before the element is taken out, while focus can still be given back. */
@@ -36,7 +38,7 @@ export function Dialog({ title, onClose, children, sheet }: DialogProps): ReactE
   return (
     <dialog
       ref={element}
-      className={sheet ? "sheet" : "dialog"}
+      className={`${sheet ? "sheet" : "dialog"} ${className}`}
       aria-labelledby={heading}
       onCancel={(event) => {
         event.preventDefault();

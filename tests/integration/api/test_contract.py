@@ -3,6 +3,7 @@
 import json
 import re
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -210,3 +211,20 @@ def test_many_steps_are_told_by_a_few_evenly_spread_and_the_newest(
         )
     items = caller("read").get(f"/jobs/{job.id}/steps?points={points}").json()["items"]
     assert [item["step"] for item in items] == steps
+
+
+def test_the_newest_summary_until_an_instant_is_how_the_job_was_then(caller: Any, ids: dict[str, str]) -> None:
+    ada, path = caller("read"), f"/jobs/{ids['job']}/events?newest=true&limit=1"
+    began = ada.get(f"{path}&entity=job").json()["items"][0]
+    until = f"&until={quote(began['at'])}"
+    with unit_of_work():
+        Job.objects.filter(pk=ids["job"]).update(state_reason="of later")
+        refresh_job(ids["job"])
+        publish("job.note", "It has no summary.", job_id=ids["job"], entity="job", entity_id=ids["job"])
+    (newest,) = ada.get(f"{path}&entity=job").json()["items"]
+    assert newest["seq"] > began["seq"] and newest["patch"]["state_reason"] == "of later"
+    (then,) = ada.get(f"{path}&entity=job{until}").json()["items"]
+    assert then == began
+    assert ada.get(f"{path}&until=2001-01-01T00:00:00Z").json()["items"] == []
+    for wrong in ("until=yesterday", "until=2026-11-29T14:00:00", "entity=policy"):
+        assert ada.get(f"{path}&{wrong}").status_code == 422, wrong

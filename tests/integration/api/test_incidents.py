@@ -1,6 +1,7 @@
 """Incidents over the API: how they ended, and a person's acknowledgement."""
 
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -58,3 +59,19 @@ def test_a_fault_of_the_fleet_is_shown_without_a_job_and_handed_over(caller: Any
     told = operator.get(f"/incidents/{row['id']}").json()
     assert (told["state"], told["outcome"]) == ("resolved", "mitigated")
     assert "RMA 1" in told["resolution"]
+
+
+@pytest.mark.parametrize("q", ["xid 79", "NODE-9"])
+def test_incidents_are_found_by_part_of_their_title_or_of_their_nodes_name(caller: Any, q: str) -> None:
+    for name, xid in (("node-9", 79), ("node-8", 48)):
+        raise_signal(finding(XidError, node_id=make_node(name).id, device_index=0, xid=xid))
+    reconcile_fleet()
+    page = caller("read").get(f"/incidents?q={quote(q)}").json()
+    assert ([item["node_name"] for item in page["items"]], page["total"]) == (["node-9"], 1)
+
+
+def test_incidents_are_found_by_the_name_of_their_job(caller: Any, job: Any) -> None:
+    reader = caller("read")
+    assert reader.get(f"/incidents?q={job.name[1:].upper()}").json()["total"] == Incident.objects.count() > 0
+    assert reader.get(f"/incidents?q={job.name}-other").json()["items"] == []
+    assert reader.get("/incidents?q=" + "x" * 101).status_code == 422

@@ -215,3 +215,20 @@ def test_who_does_not_see_the_job_does_not_see_its_ranks(db: None) -> None:
     found = tenants()
     assert caller_of(account("eve", daylight=Role.ADMIN)).get(f"/jobs/{found.job.id}/mesh").status_code == 404
     assert caller_of(account("vic", hush_hush=Role.VIEWER)).get(f"/jobs/{found.job.id}/mesh").status_code == 200
+
+
+def test_incarnations_without_their_ranks_cost_as_many_queries_for_sixty_as_for_one_and_read_no_rank(
+    caller: Any,
+) -> None:
+    job, reader, costs = large_job(60, tp=4), caller("read"), []
+    path, fields = f"/jobs/{job.id}/replicas", "id,index,incarnation,state,state_since,current,created_at"
+    for slot in ("?index=7", "?"):
+        whole = reader.get(f"{path}{slot}").json()["items"]
+        with CaptureQueriesContext(connection) as asked:
+            rows = reader.get(f"{path}{slot}&fields={fields}").json()["items"]
+        assert rows == [{name: one[name] for name in fields.split(",")} for one in whole] != []
+        assert not any('"jobs_rank"' in query["sql"] for query in asked), "ranks are read"
+        costs.append(len(asked))
+    assert len(rows) == 60 and costs[0] == costs[1]
+    with_acts = reader.get(f"{path}?fields=id,capabilities").json()["items"]
+    assert [set(row) for row in with_acts] == [{"id", "capabilities"}] * 60
