@@ -47,7 +47,8 @@ def test_a_fault_of_the_fleet_is_shown_without_a_job_and_handed_over(caller: Any
     raise_signal(finding(XidError, node_id=node.id, device_index=0, xid=79))
     assert reconcile_fleet() == 1
     operator = caller("operate")
-    (row,) = operator.get("/incidents", state="mitigated").json()["items"]
+    assert operator.get("/incidents?state=open,resolved").json()["items"] == []
+    (row,) = operator.get("/incidents?state=mitigated").json()["items"]
     assert (row["job_id"], row["node_name"], row["needs_hardware"]) == (None, "node-9", True)
     assert row["title"] == "XID 79 on device 0 of node-9"
     overview = operator.get("/overview").json()
