@@ -3,7 +3,7 @@ were seals is sealed for the first time, and taken out of the snapshots of decis
 is opened again, for a release that knows no seals. Called by `manage.py reseal`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -18,7 +18,7 @@ from controlplane.jobs.models import Job
 from controlplane.jobs.services import TERMINAL
 from controlplane.recovery.models import Decision
 from controlplane.recovery.snapshots import raw_of, raw_packed
-from controlplane.runtime.errors import Conflict
+from controlplane.runtime.errors import Conflict, NotFound
 from controlplane.runtime.locks import lock_row
 
 PAGE = 200
@@ -46,6 +46,19 @@ def reseal(*, opened: bool = False) -> Resealed:
     _each(Command, lambda pk: _order(pk, done, opened), done, kind=STARTS)
     _each(Decision, lambda pk: _snapshot(pk, done), done, job__isnull=False)
     return done
+
+
+def take_values(job_id: str, env: Mapping[str, str]) -> None:
+    """Seal these as the values of the job's `env`, for rows whose keys are gone. Raises NotFound, Conflict (the job has
+    other names)."""
+    with transaction.atomic():
+        job = lock_row(Job, job_id)
+        if job is None:
+            raise NotFound(f"no job {job_id!r}")
+        if (job.spec["spec"].get("env") or {}).keys() != env.keys():
+            raise Conflict("the env of the spec has other names than the job's; submit the job anew")
+        spec = environment.sealed(environment.with_env(job.spec, env), job_id)
+        Job.objects.filter(pk=job_id).update(spec=spec)
 
 
 def _each(model: type[Model], act: Callable[[str], None], done: Resealed, **which: object) -> None:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 MAX_ANSWER_CHARS = 4 << 20
 PARTITIONS_FORMAT = "%R|%a|%l|%D"
+QUEUE_FORMAT = "%A|%T"
+_STATE = re.compile(r"[A-Z_]{1,32}")
 _KILL_WAIT = re.compile(r"^KillWait\s*=\s*(\d{1,6}) sec[ \t]*\n", re.MULTILINE)
 _JOB_ID = re.compile(r"(?:Submitted batch job )?(\d{1,10})(?:;[A-Za-z0-9_-]+)?")
 _NODE = re.compile(r"NodeName=\S+ (?:.* )?NodeAddr=([A-Za-z0-9][A-Za-z0-9.:_-]{0,253})(?: |$)")
@@ -47,6 +49,15 @@ def partitions(text: str) -> tuple[Partition, ...]:
         before = found[name].nodes if name in found else 0
         found[name] = Partition(name=name, up=up == "up", limit=limit, nodes=before + int(count))
     return tuple(found.values())
+
+
+def queue(text: str) -> dict[str, str]:
+    """State by id of a job (of the last element, where it is an array), of `squeue -h -o QUEUE_FORMAT`."""
+    return {
+        job: state
+        for job, state in _rows(text, 2)
+        if job.isdecimal() and job.isascii() and len(job) <= 10 and _STATE.fullmatch(state)
+    }
 
 
 def address(text: str) -> str | None:

@@ -81,6 +81,12 @@ def kill_wait_s() -> int | None:
     return answers.kill_wait_s(ask("scontrol", "show", "config") or "")
 
 
+def state_of(job: str) -> str:
+    """Of a job of this user that is in Slurm's queue, or ends; "": it is not there, or Slurm does not say."""
+    text = ask("squeue", "--noheader", "--user", str(os.getuid()), "--format", answers.QUEUE_FORMAT)
+    return answers.queue(text or "").get(job, "")
+
+
 def address_of(node: str) -> str:
     """How other nodes reach this one: Slurm's own address of it, else its name."""
     return answers.address(ask("scontrol", "--oneliner", "show", "node", node) or "") or node
