@@ -91,6 +91,11 @@ class Plan:
             )
 
 
+def is_server(text: str) -> bool:
+    """The address of a server to which a token may be shown: https, or loopback."""
+    return bool(_SERVER.fullmatch(text.rstrip("/")))
+
+
 def plan_of(spec: bytes, *, gpus_per_node: int | None, **given: object) -> Plan:
     """The plan for a job spec's text (YAML or JSON). `gpus_per_node` None: as many as the spec asks for. Raises
     PlanError with the first fault."""

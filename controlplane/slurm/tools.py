@@ -27,10 +27,10 @@ class SlurmError(RuntimeError):
         self.missing = missing
 
 
-def ask(*argv: str) -> str | None:
+def ask(*argv: str, timeout_s: float = ANSWER_TIMEOUT_S) -> str | None:
     """What a program prints; None where it is not there, fails, or takes too long."""
     try:
-        done = subprocess.run(argv, capture_output=True, timeout=ANSWER_TIMEOUT_S, check=False, env=_plain(os.environ))
+        done = subprocess.run(argv, capture_output=True, timeout=timeout_s, check=False, env=_plain(os.environ))
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None

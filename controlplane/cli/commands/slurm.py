@@ -96,6 +96,36 @@ def submit(
     )
 
 
+Config = Annotated[
+    Path | None,
+    typer.Option(help="The file with url and token; else HOLDFAST_SLURM_CONFIG, else /etc/holdfast/slurm.toml."),
+]
+
+
+@app.command("healthcheck")
+def healthcheck(config: Config = None) -> None:
+    """Slurm's HealthCheckProgram: drain this node where Holdfast finds it unfit, and undo that once it is well."""
+    _hook("healthcheck", config)
+
+
+@app.command("prolog")
+def prolog(config: Config = None) -> None:
+    """Slurm's Prolog: refuse the job with exit code 17 where this node is unfit; 0 in all other cases."""
+    _hook("prolog", config)
+
+
+@app.command("epilog")
+def epilog(config: Config = None) -> None:
+    """Slurm's Epilog: drain this node where Holdfast finds it unfit; the exit code is 0."""
+    _hook("epilog", config)
+
+
+def _hook(name: str, config: Path | None) -> None:
+    from controlplane.slurm.observer import guarded
+
+    raise typer.Exit(guarded(name, config))
+
+
 def _check_chain(plan: "Plan", chain: int) -> None:
     from controlplane.slurm.plan import PlanError
 

@@ -30,6 +30,9 @@ from tests.integration.backend.test_documents import after_a_replica_was_lost, a
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(480)]
 ELSEWHERE = {
     "holdfast bench fleet": "tests/integration/bench/test_fleet.py",
+    "holdfast slurm epilog": "tests/unit/slurm/test_observer.py",
+    "holdfast slurm healthcheck": "tests/unit/slurm/test_observer.py",
+    "holdfast slurm prolog": "tests/unit/slurm/test_observer.py",
     "holdfast slurm submit": "tests/unit/slurm/test_submit.py",
     "holdfast up": "tests/scenes/test_up.py",
     "manage.py sentinel": "tests/integration/backend/servers.py",
