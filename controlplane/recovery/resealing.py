@@ -56,7 +56,7 @@ def take_values(job_id: str, env: Mapping[str, str]) -> None:
         if job is None:
             raise NotFound(f"no job {job_id!r}")
         if (job.spec["spec"].get("env") or {}).keys() != env.keys():
-            raise Conflict("the env of the spec has other names than the job's; submit the job anew")
+            raise Conflict("the env of the spec has other names than the job's; submit the job again")
         spec = environment.sealed(environment.with_env(job.spec, env), job_id)
         Job.objects.filter(pk=job_id).update(spec=spec)
 

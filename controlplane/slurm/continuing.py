@@ -91,7 +91,7 @@ def _copy(database: Path, draft: Path) -> None:
 
 
 def _scrub(rows: sqlite3.Connection) -> None:
-    """Nothing that was deleted stays in the file either: it is written anew."""
+    """Nothing that was deleted stays in the file either: it is written again from the start."""
     rows.execute("PRAGMA foreign_keys = OFF")
     rows.execute("PRAGMA journal_mode = DELETE")
     rows.execute("BEGIN")
@@ -130,12 +130,12 @@ def find(directory: Path, run: str, spec: bytes, *, chained: bool = False, by: s
         if not chained:
             raise PlanError(
                 f"run {run} has saved nothing that could be resumed from: it would begin at step 0",
-                "submit the job anew, without --continue",
+                "submit the job again, without --continue",
             )
     elif fault := _fault(left):
         raise PlanError(
             f"the checkpoint of step {left.step} of run {run} cannot be resumed from: {fault}",
-            f"see {left.path}: restore it, or submit the job anew without --continue",
+            f"see {left.path}: restore it, or submit the job again without --continue",
         )
     return left
 
@@ -193,10 +193,10 @@ def _note(folder: Path, run: str) -> Left:
             f"see {folder.parent}/slurm-{run}.out; its checkpoints, if it saved any, are in {folder}/checkpoints",
         ) from None
     except (OSError, ValueError) as error:
-        raise PlanError(f"{folder / NOTE} cannot be read: {error}", "restore it, or submit the job anew") from error
+        raise PlanError(f"{folder / NOTE} cannot be read: {error}", "restore it, or submit the job again") from error
     if left.format != FORMAT or not (folder / ROWS).is_file():
         raise PlanError(
-            f"{folder} is not as this release leaves it (format {left.format}, {ROWS})", "submit the job anew"
+            f"{folder} is not as this release leaves it (format {left.format}, {ROWS})", "submit the job again"
         )
     return left
 

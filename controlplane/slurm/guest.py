@@ -80,7 +80,7 @@ class Guest:
         os.umask(0o077)
         (self._directory / "logs").mkdir(parents=True, exist_ok=True)
         try:
-            if over := self._look_back():
+            if over := self._check_earlier():
                 say(f"Run {self._options.continues} has ended its job already: nothing is started.")
                 return self._judge(over.state, over.committed_step, None, over.state_reason)
             with self._server() as server:
@@ -95,8 +95,8 @@ class Guest:
             say(f"It could not run: {error}")
             return Exit.UNAVAILABLE
 
-    def _look_back(self) -> continuing.Over | None:
-        """At the run that this one continues, if it does. Raises PlanError."""
+    def _check_earlier(self) -> continuing.Over | None:
+        """Find the run that this one continues, if it does. Raises PlanError."""
         options = self._options
         if not options.continues:
             return None

@@ -49,41 +49,69 @@ def submit(
     show: Annotated[bool, typer.Option("--print", help="Print the batch script and submit nothing.")] = False,
 ) -> None:
     """Train a job in an allocation of its own: --nodes and --spares, one batch job."""
+    spec = read_spec(file)
+    plan = _plan(
+        spec,
+        gpus_per_node=gpus_per_node,
+        nodes=nodes,
+        spares=spares,
+        time=time,
+        partition=partition,
+        account=account,
+        qos=qos,
+        constraint=constraint,
+        reservation=reservation,
+        grace_s=grace,
+        directory=str(directory.absolute()),
+        probe=probe,
+        server=server.rstrip("/"),
+        join_token_file=str(join_token_file.absolute()) if join_token_file else "",
+        continues=continues,
+    )
+    _check(plan, spec, chain)
+    if show:
+        _show(plan)
+    else:
+        _submit(plan, directory, chain)
+
+
+def _plan(spec: bytes, *, gpus_per_node: int | None, **given: object) -> "Plan":
+    """Raises CliError."""
     from controlplane.slurm import tools
     from controlplane.slurm.plan import PlanError, plan_of
-    from controlplane.slurm.script import script
 
-    spec = read_spec(file)
+    kill_wait_s = tools.kill_wait_s() or tools.KILL_WAIT_S
+    here = {"python": sys.executable, "checkout": _checkout(), "kill_wait_s": kill_wait_s}
     try:
-        plan = plan_of(
-            spec,
-            gpus_per_node=gpus_per_node,
-            nodes=nodes,
-            spares=spares,
-            time=time,
-            partition=partition,
-            account=account,
-            qos=qos,
-            constraint=constraint,
-            reservation=reservation,
-            grace_s=grace,
-            kill_wait_s=tools.kill_wait_s() or tools.KILL_WAIT_S,
-            python=sys.executable,
-            checkout=_checkout(),
-            directory=str(directory.absolute()),
-            probe=probe,
-            server=server.rstrip("/"),
-            join_token_file=str(join_token_file.absolute()) if join_token_file else "",
-            continues=continues,
-        )
-        _check_chain(plan, chain)
-        if continues:
-            _look_back(plan, spec)
+        return plan_of(spec, gpus_per_node=gpus_per_node, **given, **here)
     except PlanError as error:
         raise CliError(str(error), fix=error.fix) from error
-    if show:
-        say(script(plan).rstrip("\n"))
-        return
+
+
+def _check(plan: "Plan", spec: bytes, chain: int) -> None:
+    """That several allocations can continue each other, and the earlier run be continued. Raises CliError."""
+    from controlplane.slurm.plan import PlanError
+
+    if chain > 1 and plan.server:
+        raise CliError(
+            "--chain does not go with --server",
+            fix="a control plane that stands already keeps the job in its queue; submit an allocation at any time",
+        )
+    try:
+        if plan.continues:
+            _check_earlier(plan, spec)
+    except PlanError as error:
+        raise CliError(str(error), fix=error.fix) from error
+
+
+def _show(plan: "Plan") -> None:
+    from controlplane.slurm.script import script
+
+    say(script(plan).rstrip("\n"))
+
+
+def _submit(plan: "Plan", directory: Path, chain: int) -> None:
+    """Raises CliError."""
     jobs = _hand_over(plan, directory, chain)
     first, last = jobs[0], jobs[-1]
     context.hint(f"Submitted {plan.job_name} as job {first} of Slurm: {plan.nodes} nodes and {plan.spares} spare ones.")
@@ -126,17 +154,7 @@ def _hook(name: str, config: Path | None) -> None:
     raise typer.Exit(guarded(name, config))
 
 
-def _check_chain(plan: "Plan", chain: int) -> None:
-    from controlplane.slurm.plan import PlanError
-
-    if chain > 1 and plan.server:
-        raise PlanError(
-            "--chain does not go with --server",
-            "a control plane that stands already keeps the job in its queue; submit an allocation for it at any time",
-        )
-
-
-def _look_back(plan: "Plan", spec: bytes) -> None:
+def _check_earlier(plan: "Plan", spec: bytes) -> None:
     """The run that is to be continued can be. Raises PlanError."""
     from controlplane.slurm import continuing, tools
     from controlplane.slurm.plan import PlanError
