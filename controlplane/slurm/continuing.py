@@ -204,10 +204,10 @@ def _note(folder: Path, run: str) -> Left:
 def _same_spec(folder: Path, spec: bytes) -> None:
     """A spec never changes after it was submitted; the values of `env` alone may have, as they are secrets."""
     try:
-        before = parsed((folder / SPEC).read_bytes())
+        before = _parsed((folder / SPEC).read_bytes())
     except OSError as error:
         raise PlanError(f"{folder / SPEC} cannot be read: {error.strerror}", "restore it") from error
-    now = parsed(spec)
+    now = _parsed(spec)
     places = tuple(_differences(msgspec.to_builtins(before), msgspec.to_builtins(now), ""))
     if places:
         more = f" and {len(places) - MAX_LISTED} more" if len(places) > MAX_LISTED else ""
@@ -217,8 +217,7 @@ def _same_spec(folder: Path, spec: bytes) -> None:
         )
 
 
-def parsed(spec: bytes) -> JobSpec:
-    """A job spec's text as types. Raises PlanError."""
+def _parsed(spec: bytes) -> JobSpec:
     try:
         found = lint(parse_yaml(spec)).spec
     except SpecTextError as error:

@@ -250,7 +250,8 @@ class Guest:
         except (OSError, sqlite3.Error) as error:
             say(f"Its rows could not be kept, so that no other allocation can continue it: {error}")
             return
-        say(f"To continue it: the same `holdfast slurm submit` with --continue {self._here.job}.")
+        if step is not None:
+            say(f"To continue it: the same `holdfast slurm submit` with --continue {self._here.job}.")
 
     @property
     def _database(self) -> Path:
@@ -305,7 +306,7 @@ class Guest:
                 url = f"wss://{outside.host}:{outside.port}"
                 token, ca = self._directory / "join-token", self._directory / "server.crt"
                 if self._before is not None:
-                    own.seal(installation, self._before.job, self._directory / "job.yaml")
+                    own.adopt(installation, self._before.job, self._directory / "job.yaml")
                 # The rows have nodes of these names already, which had other keys.
                 suffix = f".{self._here.job}" if self._before is not None else ""
                 server = Server(client, url, token=token, ca=ca, suffix=suffix)

@@ -12,7 +12,6 @@ from controlplane.demo.config import DemoConfig, Outside
 from controlplane.demo.installation import Installation
 from controlplane.demo.ports import free_port
 from controlplane.slurm import certificate, tools
-from controlplane.slurm.continuing import parsed
 
 ROWS = Path("c") / "holdfast.sqlite3"
 """Of `config`'s folder."""
@@ -43,10 +42,10 @@ def config(folder: Path, *, node: str, shared: Path, checkpoints: Path) -> DemoC
     )
 
 
-def seal(installation: Installation, job_id: str, spec: Path) -> None:
-    """The values of `env` were sealed with a key that is gone; the spec has them. Raises InstallationError."""
-    if parsed(spec.read_bytes()).spec.env:
-        installation.manage("seal_env", job_id, str(spec))
+def adopt(installation: Installation, job_id: str, spec: Path) -> None:
+    """The rows' job can start here: values of `env`, which were sealed with a key that is gone, come from the spec, and
+    no attempt gets a number that one of an allocation that died had. Raises InstallationError."""
+    installation.manage("adopt_job", job_id, str(spec))
 
 
 def credentials(installation: Installation, shared: Path, *, uses: int) -> tuple[str, tuple[str, ...]]:

@@ -249,15 +249,15 @@ def test_rows_whose_key_is_gone_take_the_values_from_the_spec_and_no_other_names
     assert not environment.opens(job)
     file = tmp_path / "job.yaml"
     file.write_bytes(msgspec.json.encode(environment.with_env(job.spec, ENV)))
-    call_command("seal_env", job.id, str(file))
+    call_command("adopt_job", job.id, str(file))
     job.refresh_from_db()
     assert environment.opened(job) == ENV and VALUE not in str(job.spec)
     for env in (ENV | {"MORE": "x"}, {}):
         file.write_bytes(msgspec.json.encode(environment.with_env(job.spec, env)))
         with pytest.raises(CommandError, match="other names"):
-            call_command("seal_env", job.id, str(file))
+            call_command("adopt_job", job.id, str(file))
     file.write_bytes(b"metadata: {}")
     with pytest.raises(CommandError, match="no valid job spec"):
-        call_command("seal_env", job.id, str(file))
+        call_command("adopt_job", job.id, str(file))
     job.refresh_from_db()
     assert environment.opened(job) == ENV, "what was refused changed nothing"

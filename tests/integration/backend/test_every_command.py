@@ -152,7 +152,7 @@ python manage.py discard_dead_letters --id "$letter" --reason "the rank is long 
 python manage.py replay_dead_letters
 python manage.py sandbox_check || echo "this machine gives less: $?"
 python manage.py reseal
-python manage.py seal_env job_none examples/minimal.yaml || echo "there is none: $?"
+python manage.py adopt_job job_none examples/minimal.yaml || echo "there is none: $?"
 HOLDFAST_SIGNING_KEY_FILE="$PWD/keys.json" python manage.py create_signing_key
 python manage.py rotate_signing_key
 python manage.py verify_audit

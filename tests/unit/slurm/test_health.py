@@ -147,6 +147,10 @@ def test_each_state_of_a_node_is_either_well_unfit_or_neither() -> None:
         assert not {Act.DRAIN, Act.UNDRAIN} <= asked, state
 
 
+def test_a_long_reason_is_cut() -> None:
+    assert reason("disk " * 400) == ("holdfast: " + "disk " * 400)[:MAX_REASON_CHARS].rstrip()
+
+
 @given(st.text(max_size=600))
 def test_a_reason_is_one_short_line_of_plain_characters_that_is_known_as_ours(text: str) -> None:
     made = reason(text)

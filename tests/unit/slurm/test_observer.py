@@ -211,6 +211,7 @@ def test_where_the_drain_cannot_be_made_the_prolog_lets_the_job_run(node: Node) 
         ('url = "https://h"\ntoken = 7', "one line of text"),
         ('url = "https://h"\ntoken = "x"\nport = "1"', "unknown key 'port'"),
         ("url = ", "cannot be read"),
+        ("url = " + "[" * 20_000, "RecursionError"),
     ],
 )
 def test_settings_that_are_wrong_are_said_and_stop_no_job(node: Node, text: str, words: str) -> None:

@@ -1,4 +1,4 @@
-"""`manage.py seal_env JOB_ID FILE`: the values of a job's `env`, sealed with the present key."""
+"""`manage.py adopt_job JOB_ID FILE`: a job of rows whose keys and agents are gone can start again here."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,10 @@ from controlplane.runtime.errors import Conflict, NotFound
 class Command(BaseCommand):
     """For a control plane that starts on another one's rows, without its keys (`controlplane.slurm.continuing`)."""
 
-    help = "Take the values of a job's env from its spec file and seal them with the present HOLDFAST_SECRET_KEY."
+    help = (
+        "Take the values of a job's env from its spec file, sealed with the present HOLDFAST_SECRET_KEY, and number its"
+        " next attempt above what its checkpoints' fence says was started."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Whose, and from where."""
@@ -30,7 +33,8 @@ class Command(BaseCommand):
         if found is None:
             raise CommandError(f"{options['file']} is no valid job spec; `holdfast job validate` says where")
         try:
-            resealing.take_values(options["job_id"], found.spec.env)
+            attempt, epoch = resealing.adopt(options["job_id"], found.spec.env)
         except (NotFound, Conflict) as error:
             raise CommandError(str(error)) from error
-        self.stdout.write(f"sealed: {len(found.spec.env)} values of {options['job_id']}")
+        sealed = f"sealed: {len(found.spec.env)} values of {options['job_id']}"
+        self.stdout.write(f"{sealed}; at least attempt {attempt}, epoch {epoch} was started")
