@@ -1,6 +1,9 @@
 """What a run leaves for the next allocation: no credential among it, and nothing is continued that cannot be."""
 
+import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from controlplane.fleet.models import Node
 from controlplane.slurm import continuing
 from controlplane.slurm.continuing import Left, Over, find, leave, newest, take
 from controlplane.slurm.plan import PlanError
+from tests.house.tree import ROOT
 
 SPEC = b"metadata: {name: first}\nspec:\n  resources: {nodes: 2, gpus_per_node: 4}\n  env: {TOKEN: a}\n"
 CREDENTIALS = ("sha256", "password", "session_key", "public_key", "old_public_key", "session_id", "mac", "body_sha256")
@@ -191,3 +195,48 @@ def test_the_newest_checkpoint_that_may_be_resumed_from_counts() -> None:
     assert newest(rows) == (20, "/b")
     assert newest([*rows, (50, 2, "replicated", "local:step_00000050-e2")]) == (20, "/b"), "its nodes go"
     assert newest([]) == newest([(1, 1, "pruned", "/a")]) == (None, "")
+
+
+def guest(folder: Path, run: str) -> tuple[int, str]:
+    """(exit code, output) of the batch script of job 9, which was submitted behind `run`; it needs no Slurm to end."""
+    mine = folder / "9"
+    mine.mkdir(exist_ok=True)
+    (mine / "job.yaml").write_bytes(SPEC)
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "controlplane.slurm.guest", "--nodes", "2", "--spares", "0", "--devices", "4",
+            "--grace-s", "20", "--continues", run, "--chained", "--directory", str(mine),
+        ],
+        capture_output=True, text=True, timeout=60, check=False, cwd=ROOT,
+        env={"PATH": os.defpath, "SLURM_JOB_ID": "9", "SLURMD_NODENAME": "n1", "SLURM_NODEID": "0"},
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "words"),
+    [
+        ("succeeded", 0, "The job is done: 90 steps."),
+        ("failed", 1, "The job has failed: the budget is spent"),
+        ("cancelled", 1, "The job was cancelled"),
+    ],
+)
+def test_an_allocation_behind_the_end_of_the_job_ends_at_once_with_its_exit_code(
+    tmp_path: Path, runs: Any, state: str, code: int, words: str
+) -> None:
+    runs("7")
+    kept = {"state": state, "committed_step": 90, "state_reason": "the budget is spent"}
+    (tmp_path / "7" / "job.json").write_bytes(msgspec.json.encode(kept))
+    found, output = guest(tmp_path, "7")
+    assert found == code and "Run 7 has ended its job already: nothing is started." in output and words in output
+    assert not (tmp_path / "7" / "continued-by").exists()
+
+
+def test_an_allocation_that_finds_nothing_to_continue_from_says_so_and_starts_nothing(
+    tmp_path: Path, runs: Any
+) -> None:
+    runs("7")
+    (tmp_path / "7" / "continue.json").unlink()
+    code, output = guest(tmp_path, "7")
+    assert code == 7 and "It could not continue: run 7 has left nothing" in output and "Fix: see " in output
+    assert "Starting the control plane" not in output
