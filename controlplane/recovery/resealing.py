@@ -3,8 +3,11 @@ were seals is sealed for the first time, and taken out of the snapshots of decis
 is opened again, for a release that knows no seals. Called by `manage.py reseal`.
 """
 
-from collections.abc import Callable
+import os
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 from django.db import transaction
@@ -18,10 +21,11 @@ from controlplane.jobs.models import Job
 from controlplane.jobs.services import TERMINAL
 from controlplane.recovery.models import Decision
 from controlplane.recovery.snapshots import raw_of, raw_packed
-from controlplane.runtime.errors import Conflict
+from controlplane.runtime.errors import Conflict, NotFound
 from controlplane.runtime.locks import lock_row
 
 PAGE = 200
+_FENCED = re.compile(r"a(\d{1,9})-e(\d{1,18})")
 _ALTERED = (LookupError, TypeError, AttributeError, ValueError, msgspec.MsgspecError)
 
 
@@ -46,6 +50,36 @@ def reseal(*, opened: bool = False) -> Resealed:
     _each(Command, lambda pk: _order(pk, done, opened), done, kind=STARTS)
     _each(Decision, lambda pk: _snapshot(pk, done), done, job__isnull=False)
     return done
+
+
+def adopt(job_id: str, env: Mapping[str, str]) -> tuple[int, int]:
+    """Seal these as the values of the job's `env`, for rows whose keys and agents are gone, and take the attempt and
+    epoch that its fence on the file system names, where they are newer than the rows, for what was started already (as
+    agents would report them); both numbers. Raises NotFound, Conflict (the job has other names)."""
+    with transaction.atomic():
+        job = lock_row(Job, job_id)
+        if job is None:
+            raise NotFound(f"no job {job_id!r}")
+        if (job.spec["spec"].get("env") or {}).keys() != env.keys():
+            raise Conflict("the env of the spec has other names than the job's; submit the job again")
+        newest = job.attempts.order_by("-number").first()
+        fenced = _fence(newest.checkpoint_dir) if newest is not None else (0, 0)
+        known = (newest.number if newest is not None else 0, job.epoch)
+        ahead = {"attempt": fenced[0], "epoch": fenced[1]} if fenced > known else {}
+        spec = environment.sealed(environment.with_env(job.spec, env), job_id)
+        Job.objects.filter(pk=job_id).update(spec=spec, ahead=job.ahead | ahead)
+    return max(fenced, known)
+
+
+def _fence(directory: str) -> tuple[int, int]:
+    """(attempt, epoch) of the fence that ranks keep beside their checkpoints (trainer.checkpoint.fence); (0, 0): none
+    that can be read from here, as in an object store."""
+    try:
+        names = os.listdir(Path(directory) / "FENCE") if "://" not in directory else []
+    except OSError:
+        return 0, 0
+    found = (_FENCED.fullmatch(name) for name in names)
+    return max(((int(match[1]), int(match[2])) for match in found if match), default=(0, 0))
 
 
 def _each(model: type[Model], act: Callable[[str], None], done: Resealed, **which: object) -> None:

@@ -9,8 +9,16 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from controlplane.slurm.health import Believed
+
 MAX_ANSWER_CHARS = 4 << 20
 PARTITIONS_FORMAT = "%R|%a|%l|%D"
+QUEUE_FORMAT = "%A|%T"
+_STATE = re.compile(r"[A-Z_]{1,32}")
+_STATES = re.compile(r" State=([A-Z_*~#!%$@^+-]{1,200})(?= |$)")
+_MARKS = "*~#!%$@^-"
+"""After a word of a state: does not respond, is powered down, boots, and so on (sinfo(1))."""
+_REASON = re.compile(r" Reason=(.{0,4096}?) \[[^\s\[\]@]{1,64}@[0-9T:-]{19}\](?= |$)")
 _KILL_WAIT = re.compile(r"^KillWait\s*=\s*(\d{1,6}) sec[ \t]*\n", re.MULTILINE)
 _JOB_ID = re.compile(r"(?:Submitted batch job )?(\d{1,10})(?:;[A-Za-z0-9_-]+)?")
 _NODE = re.compile(r"NodeName=\S+ (?:.* )?NodeAddr=([A-Za-z0-9][A-Za-z0-9.:_-]{0,253})(?: |$)")
@@ -49,10 +57,32 @@ def partitions(text: str) -> tuple[Partition, ...]:
     return tuple(found.values())
 
 
+def queue(text: str) -> dict[str, str]:
+    """State by id of a job (of the last element, where it is an array), of `squeue -h -o QUEUE_FORMAT`."""
+    return {
+        job: state
+        for job, state in _rows(text, 2)
+        if job.isdecimal() and job.isascii() and len(job) <= 10 and _STATE.fullmatch(state)
+    }
+
+
 def address(text: str) -> str | None:
     """How Slurm's daemons reach a node, of `scontrol --oneliner show node NAME`: a name or an address of a network."""
     found = _NODE.match(next(iter(_lines(text)), ""))
     return found[1] if found else None
+
+
+def believed(text: str, node: str) -> Believed | None:
+    """What Slurm believes of `node`, of `scontrol --oneliner show node NODE`. A reason that cannot be told from other
+    text of the line is None."""
+    line = next(iter(_lines(text)), "")
+    states = _STATES.findall(line)
+    if not line.startswith(f"NodeName={node} ") or len(states) != 1:
+        return None
+    words = frozenset(word.rstrip(_MARKS) for word in states[0].split("+"))
+    said = _REASON.findall(line)
+    reason = "" if " Reason=" not in line else said[0] if len(said) == 1 == line.count(" Reason=") else None
+    return Believed(states=words, reason=reason)
 
 
 def _lines(text: str) -> list[str]:

@@ -2,11 +2,14 @@
 
 import os
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+OBSERVER_FILE = "/etc/holdfast/slurm.toml"
 _MAX_TOPOLOGY_CHARS = 1024
 
 
@@ -38,6 +41,14 @@ def read(environ: Mapping[str, str] | None = None) -> Allocation:
     where = segment(environ.get("SLURM_TOPOLOGY_ADDR", ""), environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", ""))
     job, node, index = (environ[name] for name, _ in wanted)
     return Allocation(job=job, node=node, index=index, segment=where)
+
+
+def observed(environ: Mapping[str, str] | None = None) -> tuple[Path, str]:
+    """(the file of the observer's settings, this node's name in Slurm), for a hook of Slurm's: HOLDFAST_SLURM_CONFIG
+    and SLURMD_NODENAME, which Slurm sets; else the usual file, and the host's name up to its first dot."""
+    environ = os.environ if environ is None else environ
+    name = environ.get("SLURMD_NODENAME", "") or socket.gethostname().partition(".")[0]
+    return Path(environ.get("HOLDFAST_SLURM_CONFIG", "") or OBSERVER_FILE), name if _NODE.fullmatch(name) else ""
 
 
 def segment(address: str, pattern: str) -> str:

@@ -11,10 +11,10 @@ SIGTERM and SIGUSR1 end nothing here: this process outlives the agents, to which
 
 import argparse
 import contextlib
-import ipaddress
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -25,18 +25,18 @@ from typing import Any
 
 import msgspec
 
-from controlplane.cli.config import load, write_file
+from controlplane.cli.config import load
 from controlplane.cli.exits import Exit
 from controlplane.config.guards import private_file
-from controlplane.demo.config import DemoConfig, Outside
 from controlplane.demo.installation import Installation, InstallationError
-from controlplane.demo.ports import MissingProgram, free_port
+from controlplane.demo.ports import MissingProgram
 from controlplane.policy.facts import TERMINAL_JOB
 from controlplane.protocol.plain import shown
 from controlplane.sdk import Client
 from controlplane.sdk.errors import ApiError, SdkError
-from controlplane.slurm import certificate, places, tools
+from controlplane.slurm import continuing, own, places, tools
 from controlplane.slurm.environment import NoAllocation, read
+from controlplane.slurm.plan import PlanError
 from controlplane.slurm.script import srun
 from controlplane.slurm.verdict import verdict
 
@@ -46,9 +46,7 @@ CERTIFICATES_TIMEOUT_S = 300.0
 SETTLES_S = 10.0
 WAITS = frozenset({"pending", "preempted"})
 LEAVE_S = 20.0
-TOKEN_S = 24 * 3600.0
 POLL_S, TICK_S = 1.0, 0.1
-ANYWHERE = "0.0.0.0/0,::/0"
 ENDS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
@@ -73,6 +71,7 @@ class Guest:
         self._here, self._directory = read(), options.directory
         self._agents: subprocess.Popen[bytes] | None = None
         self._asked = False
+        self._before: continuing.Left | None = None
 
     def run(self) -> int:
         """The exit code of the batch script."""
@@ -81,34 +80,66 @@ class Guest:
         os.umask(0o077)
         (self._directory / "logs").mkdir(parents=True, exist_ok=True)
         try:
+            if over := self._check_earlier():
+                say(f"Run {self._options.continues} has ended its job already: nothing is started.")
+                return self._judge(over.state, over.committed_step, None, over.state_reason)
             with self._server() as server:
                 try:
                     return self._train(server)
                 finally:
                     self._leave(server)
+        except PlanError as error:
+            say(f"It could not continue: {error}. Fix: {error.fix}")
+            return Exit.UNAVAILABLE
         except (GuestError, InstallationError, MissingProgram, places.PlaceError, SdkError, OSError) as error:
             say(f"It could not run: {error}")
             return Exit.UNAVAILABLE
 
+    def _check_earlier(self) -> continuing.Over | None:
+        """Find the run that this one continues, if it does. Raises PlanError."""
+        options = self._options
+        if not options.continues:
+            return None
+        spec, runs = (self._directory / "job.yaml").read_bytes(), self._directory.parent
+        found = continuing.find(runs, options.continues, spec, chained=options.chained, by=self._here.job)
+        if isinstance(found, continuing.Over):
+            return found
+        self._before = found
+        return None
+
     def _train(self, server: Server) -> int:
         self._start_agents(server)
         self._await_nodes(server)
-        job = server.client.jobs.submit((self._directory / "job.yaml").read_bytes())
-        say(f"Submitted {job.name} ({job.id}).")
+        if self._before is None:
+            job = server.client.jobs.submit((self._directory / "job.yaml").read_bytes())
+            say(f"Submitted {job.name} ({job.id}).")
+        else:
+            job = self._continue(server, self._before)
         job = self._follow(server, job.id)
         try:
             self._await_certificates(server, job.id)
             self._keep(server, job.id)
         except (SdkError, OSError) as error:
             say(f"What is known of the run could not be kept in {self._directory}: {error}")
-        code, sentence = verdict(
-            job.state,
-            committed_step=job.committed_step,
-            checkpoint_step=job.last_checkpoint_step,
-            reason=job.state_reason,
-        )
+        return self._judge(job.state, job.committed_step, job.last_checkpoint_step, job.state_reason)
+
+    def _judge(self, state: str, committed_step: int, checkpoint_step: int | None, reason: str) -> Exit:
+        code, sentence = verdict(state, committed_step=committed_step, checkpoint_step=checkpoint_step, reason=reason)
         say(sentence)
         return code
+
+    def _continue(self, server: Server, left: continuing.Left) -> Any:
+        """The job of the run before gets its turn back; its nodes, which are gone, leave the list."""
+        for node in server.client.nodes.list():
+            if not node.name.endswith(server.suffix):
+                with contextlib.suppress(ApiError):  # Ranks were placed there when its rows were copied.
+                    server.client.nodes.remove(node.id, "its allocation has ended")
+        job = server.client.jobs.get(left.job)
+        at = "begins at step 0" if left.step is None else f"resumes at step {left.step}, where it was saved"
+        say(f"Continues run {self._options.continues}: {job.name} ({job.id}) {at}.")
+        with contextlib.suppress(ApiError):  # It is in the queue: it continues by itself.
+            server.client.jobs.resume(job.id, f"it continues in allocation {self._here.job}")
+        return job
 
     def _start_agents(self, server: Server) -> None:
         options = self._options
@@ -181,12 +212,12 @@ class Guest:
         return True
 
     def _await_certificates(self, server: Server, job_id: str) -> None:
-        """Of a job that recovered: its proof may still be computed. Not where the allocation ends."""
-        until_s = time.monotonic() + CERTIFICATES_TIMEOUT_S
+        """Of a job that recovered or was resumed: its proof may still be computed. Not where the allocation ends."""
+        until_s, jobs = time.monotonic() + CERTIFICATES_TIMEOUT_S, server.client.jobs
         while time.monotonic() < until_s and not self._ended() and not self._asked:
-            found = [server.client.incidents.get(each.id) for each in server.client.jobs.incidents(job_id)]
-            pending = [each for each in found if each.certificate is not None and each.certificate.state == "pending"]
-            if not pending:
+            found = [server.client.incidents.get(each.id) for each in jobs.incidents(job_id)]
+            certificates = [each.certificate for each in (*found, *jobs.get(job_id).attempts)]
+            if not any(each is not None and each.state == "pending" for each in certificates):
                 return
             self._pause(server)
 
@@ -194,12 +225,42 @@ class Guest:
         """What is to be known of the run once its control plane is gone."""
         job = server.client.jobs.get(job_id)
         found = [server.client.incidents.get(each.id) for each in server.client.jobs.incidents(job_id)]
+        for each in job.attempts:
+            if each.certificate is not None:
+                say(f"Attempt {each.number} resumed at step {each.resume_step}; certificate {each.certificate.state}.")
         for name, value in (("job", job), ("incidents", found)):
             text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
             private_file(self._directory / f"{name}.json", text)
+        if job.state not in TERMINAL_JOB and not self._options.server:
+            self._leave_rows(server, job)
         for incident in found:
             state = incident.certificate.state if incident.certificate is not None else "none"
             say(f"Incident: {shown(incident.title)}; {incident.state}, certificate {state}.")
+
+    def _leave_rows(self, server: Server, job: Any) -> None:
+        """For the next allocation."""
+        rows = [(each.step, each.epoch, each.state, each.path) for each in server.client.jobs.checkpoints(job.id)]
+        step, path = continuing.newest(rows)
+        left = continuing.Left(
+            job=job.id, name=job.name, committed_step=job.committed_step, step=step, path=path,
+            checkpoints=str(self._checkpoints),
+        )  # fmt: skip
+        try:
+            continuing.leave(self._database, self._directory, left)
+        except (OSError, sqlite3.Error) as error:
+            say(f"Its rows could not be kept, so that no other allocation can continue it: {error}")
+            return
+        if step is not None:
+            say(f"To continue it: the same `holdfast slurm submit` with --continue {self._here.job}.")
+
+    @property
+    def _database(self) -> Path:
+        return places.local(self._here.job, "c") / own.ROWS
+
+    @property
+    def _checkpoints(self) -> Path:
+        """Of the first of the runs that continue each other: rows name it."""
+        return Path(self._before.checkpoints) if self._before is not None else self._directory / "checkpoints"
 
     def _leave(self, server: Server) -> None:
         """The agents end by the signal that ends an allocation, then the step, by force if it must be."""
@@ -227,67 +288,36 @@ class Guest:
                 yield Server(client, url, token=options.join_token_file, ca=None, suffix=f".{self._here.job}")
             return
         folder = places.local(self._here.job, "c")
-        installation = Installation(self._config(folder), stopped=lambda: self._asked)
-        try:
+        with contextlib.ExitStack() as ends:
+            ends.callback(places.forget, folder)
+            if self._before is not None:
+                continuing.take(self._directory.parent, options.continues, by=self._here.job, database=self._database)
+            config = own.config(folder, node=self._here.node, shared=self._directory, checkpoints=self._checkpoints)
+            installation = Installation(config, stopped=lambda: self._asked)
+            ends.callback(self._close, installation)
             say("Starting the control plane of this allocation ...")
             installation.start()
-            with Client(installation.addresses.web, token=self._credentials(installation)) as client:
-                outside = installation.config.outside
+            admin, words = own.credentials(installation, self._directory, uses=options.nodes + options.spares)
+            for line in words:
+                say(line)
+            with Client(installation.addresses.web, token=admin) as client:
+                outside = config.outside
                 assert outside is not None, "made so"
                 url = f"wss://{outside.host}:{outside.port}"
                 token, ca = self._directory / "join-token", self._directory / "server.crt"
-                server = Server(client, url, token=token, ca=ca, suffix="")
+                if self._before is not None:
+                    own.adopt(installation, self._before.job, self._directory / "job.yaml")
+                # The rows have nodes of these names already, which had other keys.
+                suffix = f".{self._here.job}" if self._before is not None else ""
+                server = Server(client, url, token=token, ca=ca, suffix=suffix)
                 server.tick = installation.supervisor.tick
                 yield server
-        finally:
-            installation.supervisor.stop_all()
-            with contextlib.suppress(OSError):
-                shutil.copytree(installation.config.logs, self._directory / "logs" / "server", dirs_exist_ok=True)
-            places.forget(folder)
-            (self._directory / "join-token").unlink(missing_ok=True)
 
-    def _config(self, folder: Path) -> DemoConfig:
-        """Rows, Redis and keys on the first node's own disk; checkpoints, which outlive it, in the shared folder."""
-        host = tools.address_of(self._here.node)
-        try:
-            bind = str(ipaddress.ip_address(host))
-        except ValueError:
-            bind = "0.0.0.0"  # noqa: S104 - the name may be one of loopback on its own node; TLS and tokens guard it
-        key = folder / "server.key"
-        certificate.make(host, certificate=self._directory / "server.crt", key=key)
-        outside = Outside(
-            host=host, bind=bind, port=free_port(bind), certificate=self._directory / "server.crt", key=key
-        )
-        checkpoints = self._directory / "checkpoints"
-        checkpoints.mkdir(exist_ok=True)
-        return DemoConfig(
-            directory=folder / "c",
-            port=0,
-            nodes=0,
-            spare_nodes=0,
-            server_env={"HOLDFAST_CHECKPOINT_ROOT": str(checkpoints)},
-            outside=outside,
-            demo=False,
-        )
-
-    def _credentials(self, installation: Installation) -> str:
-        """The files by which agents enrol, and by which the user's own `holdfast` and browser get in."""
-        options, outside = self._options, installation.config.outside
-        assert outside is not None, "made so"
-        uses = str(options.nodes + options.spares)
-        made = installation.manage(
-            "create_join_token", "--cidr", ANYWHERE, "--uses", uses, "--ttl-s", f"{TOKEN_S:.0f}"
-        ).split()
-        private_file(self._directory / "join-token", made[-1])
-        password = installation.one_time_password()
-        token = installation.api_token("admin")
-        url, ca = f"https://{outside.host}:{outside.port}", self._directory / "server.crt"
-        private_file(self._directory / "page", f"{url}\nuser admin\nonce {password}\n")
-        write_file(self._directory / "holdfast.toml", url=url, token=token)
-        say(f"Page {url}; its password, which works once, is in {self._directory}/page.")
-        trusted, settings = f"SSL_CERT_FILE={ca}", f"HOLDFAST_CLI_CONFIG={self._directory}/holdfast.toml"
-        say(f"From a shell: {trusted} {settings} holdfast job ls")
-        return token
+    def _close(self, installation: Installation) -> None:
+        installation.supervisor.stop_all()
+        with contextlib.suppress(OSError):
+            shutil.copytree(installation.config.logs, self._directory / "logs" / "server", dirs_exist_ok=True)
+        (self._directory / "join-token").unlink(missing_ok=True)
 
     def _ended(self) -> bool:
         return self._agents is not None and self._agents.poll() is not None
@@ -319,6 +349,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--grace-s", type=int, required=True)
     parser.add_argument("--server", default="")
     parser.add_argument("--join-token-file", type=Path)
+    parser.add_argument("--continues", default="", help="the id of the run whose job is continued")
+    parser.add_argument("--chained", action="store_true", help="that run may have saved nothing")
     parser.add_argument("--directory", type=Path, required=True, help="of the allocation, which all nodes see")
     options = parser.parse_args(argv)
     try:

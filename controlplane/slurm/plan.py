@@ -24,6 +24,7 @@ _LIST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+,-]{0,255}")
 _FEATURES = re.compile(r"[A-Za-z0-9\[(!][A-Za-z0-9_.+&|!*\[\]()-]{0,255}")
 _TIME = re.compile(r"([0-9]{1,4}-)?[0-9]{1,5}(:[0-9]{1,2}){0,2}")
 _PATH = re.compile(r"/[A-Za-z0-9_.+@=:,/-]*")
+_RUN = re.compile(r"[0-9]{1,10}")
 _SERVER = re.compile(r"(https://[A-Za-z0-9][A-Za-z0-9.-]{0,253}|http://(127\.0\.0\.1|localhost))(:[0-9]{1,5})?")
 
 
@@ -42,7 +43,8 @@ class Plan:
     `python` runs Holdfast on every node, in `checkout` where it is no installed package (""). `directory`, on a file
     system of all nodes, gets one folder for each allocation. `grace_s`: so long before the time limit Slurm warns.
     `kill_wait_s`: from the signal of `scancel` to the end (Slurm's KillWait). `server` "": a control plane of the
-    allocation's own; else `join_token_file` holds a token of it. "" of the others: Slurm's default."""
+    allocation's own; else `join_token_file` holds a token of it. `continues`: the id of the run in `directory` whose
+    job goes on here; `chained`: once that one has ended. "" of the others: Slurm's default."""
 
     spec_text: str
     job_name: str
@@ -63,6 +65,8 @@ class Plan:
     probe: str = "nvml"
     server: str = ""
     join_token_file: str = ""
+    continues: str = ""
+    chained: bool = False
 
     def __post_init__(self) -> None:
         """Raises PlanError: a plan that is wrong does not exist."""
@@ -70,7 +74,7 @@ class Plan:
             check = _CHECKS.get(field.name)
             value = getattr(self, field.name)
             if check is not None and (value != "" or field.name in _NEEDED) and (wrong := check(value)):
-                option = f"--{field.name.replace('_', '-')}"
+                option = f"--{_OPTIONS.get(field.name, field.name).replace('_', '-')}"
                 raise PlanError(
                     f"{option} {shown(str(value)[:80])!r} is not possible: {wrong}", f"give another {option}"
                 )
@@ -80,6 +84,16 @@ class Plan:
                 "a control plane that stands already admits these nodes by a token: `holdfast join-token create` makes"
                 " one, with --uses for all nodes",
             )
+        if self.server and self.continues:
+            raise PlanError(
+                "--continue does not go with --server",
+                "a control plane that stands already keeps the job in its queue, and it continues there by itself",
+            )
+
+
+def is_server(text: str) -> bool:
+    """The address of a server to which a token may be shown: https, or loopback."""
+    return bool(_SERVER.fullmatch(text.rstrip("/")))
 
 
 def plan_of(spec: bytes, *, gpus_per_node: int | None, **given: object) -> Plan:
@@ -142,6 +156,7 @@ def _path(value: object) -> str:
     return "" if len(value) <= MAX_PATH_BYTES else f"it must be at most {MAX_PATH_BYTES} bytes long"
 
 
+_OPTIONS = {"continues": "continue"}
 _NEEDED = frozenset({"job_name", "python", "directory", "probe"})
 _CHECKS: dict[str, Check] = {
     "job_name": _like(_WORD, "it must be letters, digits and _.+-"),
@@ -161,5 +176,6 @@ _CHECKS: dict[str, Check] = {
     "constraint": _like(_FEATURES, "it must be names of features with & | ! * [ ] ( )"),
     "reservation": _like(_LIST, "it must be names of reservations, with commas"),
     "probe": lambda value: "" if value in PROBES else f"it must be {' or '.join(PROBES)}",
+    "continues": _like(_RUN, "it must be the number of a run in --directory"),
     "server": _like(_SERVER, "it must be https://HOST[:PORT], or http:// on loopback"),
 }

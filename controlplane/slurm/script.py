@@ -57,6 +57,8 @@ def options(plan: Plan) -> tuple[str, ...]:
 
 
 def _named(plan: Plan) -> Iterator[str]:
+    if plan.chained:
+        yield f"--dependency=afterany:{plan.continues}"
     if plan.gpus_per_node:
         yield f"--gres=gpu:{plan.gpus_per_node}"
     for name in ("time", "partition", "account", "qos", "constraint", "reservation"):
@@ -74,10 +76,12 @@ def _surroundings(plan: Plan) -> str:
 
 def _guest(plan: Plan) -> tuple[str, ...]:
     server = ("--server", plan.server, "--join-token-file", plan.join_token_file) if plan.server else ()
+    before = ("--continues", plan.continues) if plan.continues else ()
+    chained = ("--chained",) if plan.chained else ()
     return (
         plan.python, "-m", "controlplane.slurm.guest",
         "--nodes", str(plan.nodes), "--spares", str(plan.spares), "--devices", str(plan.gpus_per_node),
-        "--grace-s", str(agents_grace_s(plan)), "--probe", plan.probe, *server,
+        "--grace-s", str(agents_grace_s(plan)), "--probe", plan.probe, *server, *before, *chained,
     )  # fmt: skip
 
 

@@ -27,10 +27,10 @@ class SlurmError(RuntimeError):
         self.missing = missing
 
 
-def ask(*argv: str) -> str | None:
+def ask(*argv: str, timeout_s: float = ANSWER_TIMEOUT_S) -> str | None:
     """What a program prints; None where it is not there, fails, or takes too long."""
     try:
-        done = subprocess.run(argv, capture_output=True, timeout=ANSWER_TIMEOUT_S, check=False, env=_plain(os.environ))
+        done = subprocess.run(argv, capture_output=True, timeout=timeout_s, check=False, env=_plain(os.environ))
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
@@ -79,6 +79,12 @@ def _why(partition: str) -> str:
 def kill_wait_s() -> int | None:
     """Seconds from the signal of `scancel` to the end; None: Slurm does not say."""
     return answers.kill_wait_s(ask("scontrol", "show", "config") or "")
+
+
+def state_of(job: str) -> str:
+    """Of a job of this user that is in Slurm's queue, or ends; "": it is not there, or Slurm does not say."""
+    text = ask("squeue", "--noheader", "--user", str(os.getuid()), "--format", answers.QUEUE_FORMAT)
+    return answers.queue(text or "").get(job, "")
 
 
 def address_of(node: str) -> str:

@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from controlplane.demo.ports import free_port
+from controlplane.slurm import answers
+from controlplane.slurm.health import Believed
+from controlplane.slurm.observer import HOOKS
 
 NODES = tuple(f"n{number}" for number in range(1, 7))
 GPUS = 2
@@ -130,8 +133,24 @@ class Cluster:
         self._daemon("munged", *argv, user="munge")
         self.wait("munged listens", lambda: (folder / "socket").exists(), timeout_s=UP_S)
 
+    def hook(self, name: str, script: str = "#!/bin/sh\nexit 0\n") -> None:
+        """Slurm's `name` is this from now on; by itself it does nothing."""
+        draft = self.root / f"{name}.new"
+        draft.write_text(script)
+        draft.chmod(0o755)
+        draft.rename(self.root / "hooks" / name)
+
+    def believed(self, node: str) -> Believed:
+        """What Slurm believes of it."""
+        found = answers.believed(self.run("scontrol", "--oneliner", "show", "node", node) + "\n", node)
+        assert found is not None, node
+        return found
+
     def _configure(self) -> None:
         root, host = self.root, socket.gethostname()
+        (root / "hooks").mkdir()
+        for name in HOOKS:
+            self.hook(name)
         for name in ("state", *(f"spool-{node}" for node in NODES)):
             (root / name).mkdir()
         for number in range(GPUS):
@@ -165,7 +184,13 @@ AccountingStorageType=accounting_storage/none
 JobCompType=jobcomp/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-SchedulerParameters=batch_sched_delay=0,sched_min_interval=200000
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=200000,nohold_on_prolog_fail
+HealthCheckProgram={root}/hooks/healthcheck
+HealthCheckInterval=5
+HealthCheckNodeState=ANY
+Prolog={root}/hooks/prolog
+Epilog={root}/hooks/epilog
+PrologFlags=Alloc
 SlurmdParameters=config_overrides
 ReturnToService=2
 SlurmctldTimeout=30

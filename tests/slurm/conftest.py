@@ -21,6 +21,9 @@ def cluster() -> Iterator[slurm.Cluster]:
         yield made
         # Of a scene that failed they are the only evidence.
         shutil.rmtree(KEEP_LOGS, ignore_errors=True)
-        shutil.copytree(made.folder / "runs", KEEP_LOGS, ignore=shutil.ignore_patterns("checkpoints"))
+        KEEP_LOGS.mkdir(parents=True)
+        if (made.folder / "runs").exists():
+            ignored = shutil.ignore_patterns("checkpoints")
+            shutil.copytree(made.folder / "runs", KEEP_LOGS, ignore=ignored, dirs_exist_ok=True)
         for log in made.root.glob("*.log"):
             shutil.copy2(log, KEEP_LOGS)

@@ -1,6 +1,7 @@
 """holdfast slurm ...: inside a Slurm allocation (docs/slurm.md)."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Run jobs inside Slurm allocations; needs no administrator.")
 
 DIRECTORY = Path("holdfast-slurm")
+MAX_CHAIN = 16
 
 
 @app.command("submit")
@@ -38,60 +40,161 @@ def submit(
     probe: Annotated[str, typer.Option(help="nvml, or simulated for a trial without GPUs.")] = "nvml",
     server: Annotated[str, typer.Option(help="A control plane that stands already; else one is started.")] = "",
     join_token_file: Annotated[Path | None, typer.Option(help="Of --server: a file with a join token.")] = None,
+    continues: Annotated[
+        str, typer.Option("--continue", help="Continue the job of this run of --directory: the number that it had.")
+    ] = "",
+    chain: Annotated[
+        int, typer.Option(help="So many allocations, each of which continues the one before.", min=1, max=MAX_CHAIN)
+    ] = 1,
     show: Annotated[bool, typer.Option("--print", help="Print the batch script and submit nothing.")] = False,
 ) -> None:
     """Train a job in an allocation of its own: --nodes and --spares, one batch job."""
+    spec = read_spec(file)
+    plan = _plan(
+        spec,
+        gpus_per_node=gpus_per_node,
+        nodes=nodes,
+        spares=spares,
+        time=time,
+        partition=partition,
+        account=account,
+        qos=qos,
+        constraint=constraint,
+        reservation=reservation,
+        grace_s=grace,
+        directory=str(directory.absolute()),
+        probe=probe,
+        server=server.rstrip("/"),
+        join_token_file=str(join_token_file.absolute()) if join_token_file else "",
+        continues=continues,
+    )
+    _check(plan, spec, chain)
+    if show:
+        _show(plan)
+    else:
+        _submit(plan, directory, chain)
+
+
+def _plan(spec: bytes, *, gpus_per_node: int | None, **given: object) -> "Plan":
+    """Raises CliError."""
     from controlplane.slurm import tools
     from controlplane.slurm.plan import PlanError, plan_of
-    from controlplane.slurm.script import script
 
+    kill_wait_s = tools.kill_wait_s() or tools.KILL_WAIT_S
+    here = {"python": sys.executable, "checkout": _checkout(), "kill_wait_s": kill_wait_s}
     try:
-        plan = plan_of(
-            read_spec(file),
-            gpus_per_node=gpus_per_node,
-            nodes=nodes,
-            spares=spares,
-            time=time,
-            partition=partition,
-            account=account,
-            qos=qos,
-            constraint=constraint,
-            reservation=reservation,
-            grace_s=grace,
-            kill_wait_s=tools.kill_wait_s() or tools.KILL_WAIT_S,
-            python=sys.executable,
-            checkout=_checkout(),
-            directory=str(directory.absolute()),
-            probe=probe,
-            server=server.rstrip("/"),
-            join_token_file=str(join_token_file.absolute()) if join_token_file else "",
-        )
+        return plan_of(spec, gpus_per_node=gpus_per_node, **given, **here)
     except PlanError as error:
         raise CliError(str(error), fix=error.fix) from error
-    if show:
-        say(script(plan).rstrip("\n"))
-        return
-    say(job := _hand_over(plan, directory))
-    context.hint(f"Submitted {plan.job_name} as job {job} of Slurm: {plan.nodes} nodes and {plan.spares} spare ones.")
+
+
+def _check(plan: "Plan", spec: bytes, chain: int) -> None:
+    """That several allocations can continue each other, and the earlier run be continued. Raises CliError."""
+    from controlplane.slurm.plan import PlanError
+
+    if chain > 1 and plan.server:
+        raise CliError(
+            "--chain does not go with --server",
+            fix="a control plane that stands already keeps the job in its queue; submit an allocation at any time",
+        )
+    try:
+        if plan.continues:
+            _check_earlier(plan, spec)
+    except PlanError as error:
+        raise CliError(str(error), fix=error.fix) from error
+
+
+def _show(plan: "Plan") -> None:
+    from controlplane.slurm.script import script
+
+    say(script(plan).rstrip("\n"))
+
+
+def _submit(plan: "Plan", directory: Path, chain: int) -> None:
+    """Raises CliError."""
+    jobs = _hand_over(plan, directory, chain)
+    first, last = jobs[0], jobs[-1]
+    context.hint(f"Submitted {plan.job_name} as job {first} of Slurm: {plan.nodes} nodes and {plan.spares} spare ones.")
+    if len(jobs) > 1:
+        context.hint(f"Behind it, one after the other until the job is done: {', '.join(jobs[1:])}.")
     context.next_commands(
-        f"squeue --jobs {job}", f"tail -f {plan.directory}/slurm-{job}.out", f"scancel --signal=TERM {job}"
+        f"squeue --jobs {','.join(jobs)}",
+        f"tail -f {plan.directory}/slurm-{first}.out",
+        f"scancel --signal=TERM {first}" if first == last else f"scancel {' '.join(reversed(jobs))}",
     )
 
 
-def _hand_over(plan: "Plan", directory: Path) -> str:
-    """The id of Slurm's job. Raises CliError."""
+Config = Annotated[
+    Path | None,
+    typer.Option(help="The file with url and token; else HOLDFAST_SLURM_CONFIG, else /etc/holdfast/slurm.toml."),
+]
+
+
+@app.command("healthcheck")
+def healthcheck(config: Config = None) -> None:
+    """Slurm's HealthCheckProgram: drain this node where Holdfast finds it unfit, and undo that once it is well."""
+    _hook("healthcheck", config)
+
+
+@app.command("prolog")
+def prolog(config: Config = None) -> None:
+    """Slurm's Prolog: refuse the job with exit code 17 where this node is unfit; 0 in all other cases."""
+    _hook("prolog", config)
+
+
+@app.command("epilog")
+def epilog(config: Config = None) -> None:
+    """Slurm's Epilog: drain this node where Holdfast finds it unfit; the exit code is 0."""
+    _hook("epilog", config)
+
+
+def _hook(name: str, config: Path | None) -> None:
+    from controlplane.slurm.observer import guarded
+
+    raise typer.Exit(guarded(name, config))
+
+
+def _check_earlier(plan: "Plan", spec: bytes) -> None:
+    """The run that is to be continued can be. Raises PlanError."""
+    from controlplane.slurm import continuing, tools
+    from controlplane.slurm.plan import PlanError
+
+    run = plan.continues
+    if state := tools.state_of(run):
+        raise PlanError(
+            f"run {run} is in Slurm's queue still ({state})",
+            f"wait until it has ended, or end it: scancel --signal=TERM {run}",
+        )
+    found = continuing.find(Path(plan.directory), run, spec)
+    if isinstance(found, continuing.Over):
+        raise PlanError(
+            f"the job of run {run} has ended already: {found.state} at step {found.committed_step}",
+            "there is nothing to continue; submit a job without --continue",
+        )
+    at = f"resumes at step {found.step}" if found.step is not None else "begins at step 0"
+    context.hint(f"Run {run} is continued: {found.name} {at}.")
+
+
+def _hand_over(plan: "Plan", directory: Path, chain: int) -> list[str]:
+    """The ids of Slurm's jobs, each said as soon as it is known. Raises CliError."""
     from controlplane.slurm import tools
     from controlplane.slurm.script import options, script
 
+    jobs: list[str] = []
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return tools.submit(script(plan), options(plan), partition=plan.partition)
+        while len(jobs) < chain:
+            each = plan if not jobs else replace(plan, continues=jobs[-1], chained=True)
+            jobs.append(tools.submit(script(each), options(each), partition=plan.partition))
+            say(jobs[-1])
     except OSError as error:
         fix = "name another with --directory"
         raise CliError(f"{directory} cannot be made: {error.strerror}", fix=fix) from error
     except tools.SlurmError as error:
         code = Exit.NOT_FOUND if error.missing else Exit.NEGATIVE
-        raise CliError(str(error), fix=error.fix, code=code) from error
+        before = f" after {', '.join(jobs)}, which stay submitted" if jobs else ""
+        raise CliError(f"{error}{before}", fix=error.fix, code=code) from error
+    return jobs
 
 
 def _checkout() -> str:

@@ -3,11 +3,12 @@
 import contextlib
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import msgspec
 import pytest
 import zstandard
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import connection
 from pytest_django.fixtures import Settings
 
@@ -237,3 +238,26 @@ def test_who_lacks_the_key_sends_no_start_calls_it_no_forgery_and_concludes_noth
     # Anybody who writes to the outbox could have made such a row, of a replica that trains.
     assert not Signal.objects.exists()
     assert not AuditEntry.objects.filter(action="command.signature_rejected").exists()
+
+
+def test_rows_whose_key_is_gone_take_the_values_from_the_spec_and_no_other_names(
+    fleet: Fleet, settings: Settings, tmp_path: Path
+) -> None:
+    """As a run of a Slurm allocation is continued in the next one."""
+    job = submitted("left", env=ENV)
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = OTHER_KEY, []
+    assert not environment.opens(job)
+    file = tmp_path / "job.yaml"
+    file.write_bytes(msgspec.json.encode(environment.with_env(job.spec, ENV)))
+    call_command("adopt_job", job.id, str(file))
+    job.refresh_from_db()
+    assert environment.opened(job) == ENV and VALUE not in str(job.spec)
+    for env in (ENV | {"MORE": "x"}, {}):
+        file.write_bytes(msgspec.json.encode(environment.with_env(job.spec, env)))
+        with pytest.raises(CommandError, match="other names"):
+            call_command("adopt_job", job.id, str(file))
+    file.write_bytes(b"metadata: {}")
+    with pytest.raises(CommandError, match="no valid job spec"):
+        call_command("adopt_job", job.id, str(file))
+    job.refresh_from_db()
+    assert environment.opened(job) == ENV, "what was refused changed nothing"

@@ -30,6 +30,9 @@ from tests.integration.backend.test_documents import after_a_replica_was_lost, a
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(480)]
 ELSEWHERE = {
     "holdfast bench fleet": "tests/integration/bench/test_fleet.py",
+    "holdfast slurm epilog": "tests/unit/slurm/test_observer.py",
+    "holdfast slurm healthcheck": "tests/unit/slurm/test_observer.py",
+    "holdfast slurm prolog": "tests/unit/slurm/test_observer.py",
     "holdfast slurm submit": "tests/unit/slurm/test_submit.py",
     "holdfast up": "tests/scenes/test_up.py",
     "manage.py sentinel": "tests/integration/backend/servers.py",
@@ -149,6 +152,7 @@ python manage.py discard_dead_letters --id "$letter" --reason "the rank is long 
 python manage.py replay_dead_letters
 python manage.py sandbox_check || echo "this machine gives less: $?"
 python manage.py reseal
+python manage.py adopt_job job_none examples/minimal.yaml || echo "there is none: $?"
 HOLDFAST_SIGNING_KEY_FILE="$PWD/keys.json" python manage.py create_signing_key
 python manage.py rotate_signing_key
 python manage.py verify_audit

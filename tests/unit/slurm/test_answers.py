@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from controlplane.slurm import answers
 from controlplane.slurm.answers import Partition
 
-READERS = (answers.job_id, answers.kill_wait_s, answers.partitions, answers.address)
-NOTHING = (None, ())
+READERS = (answers.job_id, answers.kill_wait_s, answers.partitions, answers.address, answers.queue)
+NOTHING = (None, (), {})
 NODE = (
     "NodeName=n3 Arch=x86_64 CoresPerSocket=1 CPUAlloc=0 CPUTot=2 NodeAddr=10.1.0.3 NodeHostName=n3 Version=22.05.8"
     " OS=Linux 6.1.0 #1 SMP Debian (2026-01-01) RealMemory=1000 State=IDLE+DRAIN ThreadsPerCore=1 Weight=1"
@@ -35,6 +35,11 @@ def test_partitions() -> None:
         Partition(name="gpu", up=True, limit="4-00:00:00", nodes=15),
         Partition(name="old", up=False, limit="infinite", nodes=1),
     )
+
+
+def test_the_queue() -> None:
+    text = "41|RUNNING\n42|PENDING\n4a|RUNNING\n43|running\n44\n|PENDING\n45|OUT_OF_MEMORY\n46|COMPLET"
+    assert answers.queue(text) == {"41": "RUNNING", "42": "PENDING", "45": "OUT_OF_MEMORY"}
 
 
 def test_the_address_of_a_node() -> None:

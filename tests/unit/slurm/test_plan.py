@@ -36,6 +36,7 @@ def test_a_plan_takes_name_and_devices_from_the_spec() -> None:
         ("python", ["/usr/bin/python3"], ["python", "", "/usr/bin/py thon", "/a/../b", "/a;b", "/a\n", "/a'b"]),
         ("directory", ["/scratch/ada"], ["runs", "", "/a b", "/a/../b", "/a%j", "/a$HOME", "/" + "a" * 400]),
         ("checkout", ["", "/opt/holdfast"], ["opt", "/a b"]),
+        ("continues", ["", "7", "4294967295"], ["7a", "-1", "7,8", "7\n", "12345678901", "../7"]),
         ("probe", ["nvml", "simulated"], ["", "rocm"]),
     ],
 )
@@ -45,7 +46,8 @@ def test_a_value_outside_its_range_is_refused_with_its_option(name: str, good: l
     for value in bad:
         with pytest.raises(PlanError) as refused:
             made(**{name: value})
-        assert f"--{name.replace('_', '-')} " in str(refused.value), value
+        option = {"continues": "continue"}.get(name, name.replace("_", "-"))
+        assert f"--{option} " in str(refused.value), value
         assert refused.value.fix
 
 

@@ -1,5 +1,6 @@
 """`holdfast slurm submit`, where Slurm is not there or refuses: plain sentences. A real Slurm: tests/slurm."""
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,3 +93,80 @@ def test_wrong_usage_is_refused_before_anything_is_made(holdfast: Any, tmp_path:
         code, _, err = holdfast(*argv)
         assert code == Exit.USAGE and "fix: " in err
     assert not (tmp_path / "runs").exists()
+
+
+def counting_sbatch(folder: Path) -> None:
+    """Jobs 41, 42, ...; what each was asked for is in `asked`; the third is refused."""
+    program(
+        folder,
+        "sbatch",
+        f'PATH={os.defpath}; cat > /dev/null; echo "$@" >> "{folder}/asked"; n=$(wc -l < "{folder}/asked")\n'
+        '[ "$n" -lt 3 ] || { echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1; }; echo $((40 + n))',
+    )
+
+
+def test_a_chain_is_one_allocation_behind_the_other(holdfast: Any, tmp_path: Path) -> None:
+    counting_sbatch(tmp_path)
+    code, out, err = holdfast("--nodes", "2", "--chain", "2")
+    assert (code, out) == (Exit.OK, "41\n42\n") and "scancel 42 41" in err
+    first, second = (tmp_path / "asked").read_text().splitlines()
+    assert "--dependency" not in first and "--dependency=afterany:41" in second
+
+
+def test_of_a_chain_that_slurm_cuts_short_what_was_submitted_is_said(holdfast: Any, tmp_path: Path) -> None:
+    counting_sbatch(tmp_path)
+    code, out, err = holdfast("--nodes", "2", "--chain", "4")
+    assert (code, out) == (Exit.NEGATIVE, "41\n42\n")
+    assert "QOSMaxSubmitJobPerUserLimit after 41, 42, which stay submitted" in err
+
+
+@pytest.mark.parametrize("chain", ["0", "17", "-1", "x"])
+def test_a_chain_has_one_to_sixteen_allocations(holdfast: Any, chain: str) -> None:
+    assert holdfast("--nodes", "2", "--chain", chain, "--print")[0] == Exit.USAGE
+
+
+def left(folder: Path, run: str) -> None:
+    """Run `run` as it ended: with a checkpoint of step 40."""
+    place = folder / run / "checkpoints" / "step_00000040-e1"
+    place.mkdir(parents=True)
+    (place / "COMMITTED.json").write_text('{"job_id": "job_1", "step": 40, "epoch": 1, "files": []}')
+    (folder / run / "job.yaml").write_text(SPEC)
+    (folder / run / "rows.sqlite3").write_bytes(b"rows")
+    note = {"job": "job_1", "name": "first", "committed_step": 40, "step": 40, "path": str(place), "checkpoints": "/c"}
+    (folder / run / "continue.json").write_text(json.dumps(note))
+
+
+def test_a_run_is_continued_at_the_step_that_was_saved(holdfast: Any, tmp_path: Path) -> None:
+    left(tmp_path / "runs", "7")
+    counting_sbatch(tmp_path)
+    code, out, err = holdfast("--nodes", "2", "--continue", "7")
+    assert (code, out) == (Exit.OK, "41\n") and "Run 7 is continued: first resumes at step 40." in err
+    code, out, _ = holdfast("--nodes", "2", "--continue", "7", "--print")
+    assert code == Exit.OK and "--continues \\\n  7 " in out and "--chained" not in out
+
+
+def test_a_run_that_is_in_the_queue_still_is_not_continued(holdfast: Any, tmp_path: Path) -> None:
+    left(tmp_path / "runs", "7")
+    program(tmp_path, "squeue", "printf '6|PENDING\\n7|COMPLETING\\n'")
+    code, _, err = holdfast("--nodes", "2", "--continue", "7")
+    assert code == Exit.USAGE and "run 7 is in Slurm's queue still (COMPLETING)" in err and "scancel" in err
+    program(tmp_path, "squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    assert holdfast("--nodes", "2", "--continue", "7", "--print")[0] == Exit.OK, "the run itself has said its end"
+
+
+def test_what_cannot_be_continued_is_refused_before_anything_is_submitted(holdfast: Any, tmp_path: Path) -> None:
+    left(tmp_path / "runs", "7")
+    counting_sbatch(tmp_path)
+    server = ("--server", "https://h", "--join-token-file", "/t")
+    for argv, words in (
+        (("--continue", "8"), "there is no run '8'"),
+        (("--continue", "../7"), "--continue '../7' is not possible"),
+        (("--continue", "7", *server), "--continue does not go with --server"),
+        (("--chain", "2", *server), "--chain does not go with --server"),
+    ):
+        code, _, err = holdfast("--nodes", "2", *argv)
+        assert code == Exit.USAGE and words in err and "fix: " in err, argv
+    (tmp_path / "runs" / "7" / "job.json").write_text('{"state": "succeeded", "committed_step": 200}')
+    code, _, err = holdfast("--nodes", "2", "--continue", "7")
+    assert code == Exit.USAGE and "has ended already: succeeded at step 200" in err
+    assert not (tmp_path / "asked").exists()

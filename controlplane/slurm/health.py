@@ -1,0 +1,115 @@
+"""What Slurm is to be asked about one node, by what Holdfast and Slurm believe of it. Pure.
+
+Holdfast speaks first: a node that it cordoned, drains, quarantined, or of which a device is unfit, takes no new job.
+That becomes a drain with our reason, never `down`, as Slurm gives a node that is down and answers back to the next
+job. Only what we drained is undone, known by how its reason begins; what anybody else drained stays as it is. Where
+either of the two does not answer, nothing is concluded and nothing is done.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+from controlplane.protocol.plain import shown
+from controlplane.protocol.states import NodeState
+
+OURS = "holdfast:"
+"""Begins the reason of each drain of ours."""
+MAX_REASON_CHARS = 160
+OUT_OF_SERVICE = frozenset({NodeState.CORDONED, NodeState.DRAINING, NodeState.QUARANTINED})
+DRAINED = frozenset({"DRAIN", "DRAINED", "DRAINING"})
+MAX_DEVICES = 4096
+KEPT = frozenset(" .,:;()/_%+-")
+
+
+class Device(msgspec.Struct, frozen=True):
+    """Of an answer of `GET /nodes/NAME` what counts here."""
+
+    index: int
+    present: bool
+    healthy: bool
+    health_reason: str = ""
+
+
+class Node(msgspec.Struct, frozen=True):
+    """As `Device`."""
+
+    name: str
+    state: str
+    connected: bool
+    state_reason: str = ""
+    devices: list[Device] = []
+
+
+class Act(StrEnum):
+    """What Slurm is asked for."""
+
+    DRAIN = "drain"
+    UNDRAIN = "undrain"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Believed:
+    """What Slurm believes of the node: the words of its state, and why (None: it cannot be read for certain)."""
+
+    states: frozenset[str]
+    reason: str | None
+
+    @property
+    def drained(self) -> bool:
+        """It takes no job, whoever wanted that; what is down takes none either, and a reason stands there."""
+        return not self.states.isdisjoint({*DRAINED, "DOWN", "FAIL", "FAILING"})
+
+    @property
+    def ours(self) -> bool:
+        """The drain is ours to undo."""
+        drained = not self.states.isdisjoint(DRAINED)
+        return drained and self.reason is not None and self.reason.startswith(OURS)
+
+
+def parsed(answer: bytes, name: str) -> Node | None:
+    """None: garbage, or of another node."""
+    try:
+        node = msgspec.json.decode(answer, type=Node)
+        known = node.state in {*NodeState}
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    return node if known and node.name == name and len(node.devices) <= MAX_DEVICES else None
+
+
+def unfit(node: Node) -> str:
+    """Why it is to take no job, in words; "": it may."""
+    if node.state in OUT_OF_SERVICE:
+        return f"{node.state}. {node.state_reason}".rstrip(". ")
+    bad = [device for device in node.devices if device.present and not device.healthy]
+    if not bad:
+        return ""
+    why = bad[0].health_reason or "unfit"
+    return f"device {bad[0].index}: {why}" + (f", and {len(bad) - 1} more devices" if len(bad) > 1 else "")
+
+
+def well(node: Node) -> bool:
+    """For certain, as its agent speaks: a node that is away is neither."""
+    return node.connected and node.state == NodeState.READY and not unfit(node)
+
+
+def reason(why: str) -> str:
+    """As Slurm keeps it: one line of plain characters that no shell, list or page takes for anything else."""
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in KEPT) else " " for c in shown(why))
+    return f"{OURS} {' '.join(plain.split())}"[:MAX_REASON_CHARS].rstrip()
+
+
+def act(node: Node, believed: Believed, *, may_undo: bool) -> Act:
+    """`may_undo`: asked by the health check, and not around a job."""
+    if unfit(node):
+        return Act.NOTHING if believed.drained else Act.DRAIN
+    return Act.UNDRAIN if may_undo and well(node) and believed.ours else Act.NOTHING
+
+
+def update(name: str, wanted: Act, why: str) -> Sequence[str]:
+    """The command for it."""
+    base = ("scontrol", "update", f"nodename={name}", f"state={wanted}")
+    return (*base, f"reason={reason(why)}") if wanted is Act.DRAIN else base
