@@ -25,6 +25,8 @@ from controlplane.telemetry.services import store_chunks
 
 MAX_SAMPLES = 7200
 QUIET_S = bus.LIVE_EXPIRE_S / 2
+FORCED_AT_ONCE = 500
+"""What a process that ends has stored stays, also if it is killed before it has stored all."""
 QUIET_SAMPLES = 3
 QUIET_AT_ONCE = 50
 """A fleet that is silent at once holds nothing up."""
@@ -165,15 +167,21 @@ class History:
             self._unshown[item.node_id] = None
             place += len(devices)
 
+    def waiting(self) -> int:
+        """Nodes of which something is not stored."""
+        return sum(bool(pending.samples) for pending in self.nodes.values())
+
     def flush(self, now_s: float, *, known: Collection[str], force: bool = False, unit: Unit = nullcontext) -> int:
-        """Store full chunks (all of them when `force`), those of nodes that have gone quiet, and what is left of
-        nodes that are not `known` any more; returns how many. What cannot be stored of one node is dropped. `unit`: of
-        the write (`sentinel.fence`)."""
+        """Store full chunks (when `force` of `FORCED_AT_ONCE` nodes all there is), those of nodes that have gone
+        quiet, and what is left of nodes that are not `known` any more; returns how many. What cannot be stored of one
+        node is dropped. `unit`: of the write (`sentinel.fence`)."""
         due, quiet = [], QUIET_AT_ONCE
         full = max(FULL_AT_ONCE, int(STORE_SLACK * len(self.nodes) / max(self.chunk_s, 1.0)))
         for node_id, pending in self.nodes.items():
             if not pending.samples:
                 continue
+            if force and len(due) >= FORCED_AT_ONCE:
+                break
             if force or node_id not in known:
                 due.append(node_id)
             elif now_s - pending.last_s >= self.quiet_s:

@@ -53,6 +53,8 @@ UNHEARD_S = 3.0
 RECOVER_S = 3.0
 # What the live state dropped is counted in rows this often.
 DROPPED_S = 5.0
+LEAVE_S = 6.0
+"""So long it stores history at its end: less than whoever stops it waits before he kills it."""
 # A connection is open this long after an agent has begun to ask for it.
 MARGIN_S = 1.0
 COUNTS_S = 2.0
@@ -335,13 +337,15 @@ class Sentinel:
 
     def _leave(self) -> None:
         self.net.stop()
-        self.leadership.stop()
+        # The leases are kept while it stores, which takes seconds for thousands of nodes.
+        until_s = time.monotonic() + LEAVE_S
         for shard in self.shards.values():
             try:
-                if shard.term is not None:
-                    shard.store(time.time())
+                if shard.term is not None and (left := shard.store(time.time(), until_s=until_s)):
+                    _log.warning("history is not stored: there was no more time", nodes=left, within_s=LEAVE_S)
             except LostLead as error:
                 _log.warning("leads no more", error=str(error))
+        self.leadership.stop()
         self.leadership.leave()
         _log.info("sentinel stopped", name=self.name)
 

@@ -5,6 +5,7 @@ what it found lately. Who begins to lead starts its judgement from the rows, as 
 what was found in the last seconds it raises what that one had no time for, once.
 """
 
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -149,9 +150,12 @@ class Shard:
             self.history.publish()
         return ours
 
-    def store(self, now_s: float) -> None:
-        """All of the history that is not stored. Raises LostLead."""
-        self.history.flush(now_s, known=self.fleet.nodes, force=True, unit=self.fence.unit_of_work)
+    def store(self, now_s: float, *, until_s: float = math.inf) -> int:
+        """All of the history that is not stored, in parts; of how many nodes it is not at `until_s` (monotonic).
+        Raises LostLead."""
+        while (left := self.history.waiting()) and time.monotonic() < until_s:
+            self.history.flush(now_s, known=self.fleet.nodes, force=True, unit=self.fence.unit_of_work)
+        return left
 
     def _scan(self, turn: Turn, paused: bool) -> bool:
         self._raise_late(turn.moment)

@@ -15,10 +15,12 @@ from controlplane.runtime import beats
 from controlplane.runtime.clock import now_s
 from controlplane.runtime.models import ProcessBeat
 from controlplane.runtime.shards import shard_of
+from controlplane.sentinel import history
 from controlplane.sentinel.fleetmap import FleetMap, MapFollower, read_map
 from controlplane.sentinel.heard import Heard
 from controlplane.sentinel.leadership import Leadership
 from controlplane.sentinel.publishing import Publisher
+from controlplane.telemetry.models import TelemetryChunk
 from tests.findings import finding
 from tests.integration.backend.builders import live_ranks, make_fleet, run_job
 from tests.integration.backend.sentinels import Redis, Scene
@@ -171,3 +173,21 @@ def test_a_shard_without_a_leader_is_named(settings: Settings) -> None:
     detail = ProcessBeat.objects.get(name="a").detail
     beats.beat("sentinel", "a", detail | {"shards": {"0": 1, "2": 1}})
     assert health_gate.blind_reason() == "no sentinel leads shard 1, 3"
+
+
+def test_who_ends_stores_its_history_in_parts_and_says_what_it_had_no_time_for(
+    spread: Scene, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = spread.sentinels["a"].shards[0]
+    heard = set(shard.history.nodes)
+    assert shard.store(now_s(), until_s=0.0) == len(heard) > 0
+    assert not TelemetryChunk.objects.exists()
+    monkeypatch.setattr(history, "FORCED_AT_ONCE", 1)
+    first = next(iter(shard.history.nodes))
+    shard.history.flush(now_s(), known=shard.fleet.nodes, force=True, unit=shard.fence.unit_of_work)
+    assert set(TelemetryChunk.objects.values_list("node_id", flat=True)) == {first}, (
+        "it stays if this process is killed"
+    )
+    assert shard.store(now_s()) == 0
+    assert set(TelemetryChunk.objects.values_list("node_id", flat=True)) == heard
+    assert TelemetryChunk.objects.count() == len(heard), "each once"
