@@ -198,6 +198,7 @@ class Trainer(Saving):
                     own = self.groups[(process.attempt, effect.epoch)].batches[effect.step]
                     self._checkers.committed(process, effect.step, own)
                 process.lineage.append(effect.epoch)
+                self.on_commit(process.committed)
             case do.Welcome(role=role):
                 if role is not None:
                     self._said(process.first, process.caught_up())
@@ -391,7 +392,6 @@ class Trainer(Saving):
             return
         ready = self.groups[(process.attempt, process.epoch)].ready.get(process.committed, set())
         self._feed_all(process, on.Passed(level=tuple(sorted(ready))))
-        self.on_commit(process.committed)
         if process.leavers:
             self._leave(process)
             return

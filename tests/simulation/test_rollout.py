@@ -87,6 +87,12 @@ def test_a_diagnostic_that_is_decided_beside_an_answer_is_no_way() -> None:
     assert found.regret < 0.5
 
 
+def test_a_last_step_that_is_committed_as_a_view_is_installed_ends_the_job_in_time() -> None:
+    found = judge(draw(150003015))
+    assert set(found.costs) == {ways.EVICT, ways.REPLACE, ways.RESTART}
+    assert found.costs[ways.REPLACE] < found.costs[ways.RESTART]
+
+
 def test_a_moment_judged_again_gives_the_same_figures():
     assert judge(draw(703)) == judge(draw(703))
 
