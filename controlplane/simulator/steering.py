@@ -24,7 +24,6 @@ from controlplane.policy.plan import Action, Decision, Plan, StartReplica
 from controlplane.policy.proved import Failure
 from controlplane.policy.rules import leave_out, replica_failure, restart
 from controlplane.policy.snapshot import JobSnapshot
-from controlplane.protocol.spec import max_contributors
 from controlplane.protocol.states import ReplicaState
 from controlplane.simulator.server import Decide
 
@@ -127,8 +126,7 @@ def ways_left_open(case: ways.Case) -> tuple[str, ...]:
     enough = current_view(snapshot) is not None and left >= case.needed
     found = [ways.EVICT] if enough else []
     found += [ways.REPLACE] if enough and case.starts else []
-    few = 0 < left < case.needed <= left + len(case.starts)
-    found += [ways.HOLD] if few and max_contributors(snapshot.job.spec) is None else []
+    found += [ways.HOLD] if left < case.needed and ways.may_hold(case) else []
     found += [ways.RESTART] if not spent(snapshot) else []
     found += [ways.WAIT] if not any(failure.proved or failure.gone for failure in case.failures) else []
     return tuple(found)

@@ -87,6 +87,12 @@ def test_a_diagnostic_that_is_decided_beside_an_answer_is_no_way() -> None:
     assert found.regret < 0.5
 
 
+def test_to_hold_for_one_that_was_left_out_and_may_come_back_is_a_way() -> None:
+    found = judge(draw(150007726))
+    assert found.chosen == ways.HOLD
+    assert set(found.costs) == {ways.HOLD, ways.RESTART, ways.WAIT}
+
+
 def test_a_last_step_that_is_committed_as_a_view_is_installed_ends_the_job_in_time() -> None:
     found = judge(draw(150003015))
     assert set(found.costs) == {ways.EVICT, ways.REPLACE, ways.RESTART}
