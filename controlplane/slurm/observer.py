@@ -96,15 +96,8 @@ def settings_of(path: Path, node: str) -> Settings:
 
 def _ask(settings: Settings, until_s: float) -> bytes:
     """The server's answer about the node. Follows no redirect, as that would carry the token elsewhere."""
-    where, limit_s = urllib.parse.urlsplit(settings.url), max(0.05, until_s - time.monotonic())
     try:
-        if where.scheme == "https":
-            trusted = ssl.create_default_context(cafile=settings.ca_file or None)
-            link: http.client.HTTPConnection = http.client.HTTPSConnection(
-                where.netloc, timeout=limit_s, context=trusted
-            )
-        else:
-            link = http.client.HTTPConnection(where.netloc, timeout=limit_s)
+        link = _link(settings, max(0.05, until_s - time.monotonic()))
         try:
             headers = {"Authorization": f"Bearer {settings.token}", "Accept": "application/json"}
             link.request("GET", f"/api/v1/nodes/{urllib.parse.quote(settings.node, safe='')}", headers=headers)

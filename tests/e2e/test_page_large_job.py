@@ -9,8 +9,8 @@ from playwright.sync_api import Browser, Page, expect
 from controlplane.jobs.models import Job, Rank, RankSpeed, Replica
 from controlplane.protocol.states import JobState
 from controlplane.runtime.clock import now
-from tests.e2e.browser import Complaints, Target, axe_violations
-from tests.e2e.test_pages_real import DESK, look_at_it_narrow, look_in_the_dark, opened, picture
+from tests.e2e.browser import Target, axe_violations
+from tests.e2e.test_pages_real import DESK, look_at_it_narrow, look_in_the_dark, picture, quiet
 from tests.integration.api.test_mesh import PARTS, WINDOW, large_job
 
 REPLICAS, TP, PP = 64, 4, 2
@@ -38,15 +38,12 @@ def made() -> Job:
 def page(real: Target, chromium: Browser) -> Iterator[Page]:
     """The job's page, drawn."""
     job = made()
-    complaints = Complaints(origin=real.url)
-    with opened(chromium, real, DESK) as shown:
-        complaints.watch(shown)
+    with quiet(chromium, real) as shown:
         shown.goto(f"{real.url}/jobs/{job.id}")
         expect(shown.get_by_role("region", name="Replicas and ranks").get_by_role("status")).to_contain_text(
             "512 ranks"
         )
         yield shown
-    assert complaints.found == []
 
 
 def test_what_it_says_is_what_the_rows_say(page: Page) -> None:

@@ -45,6 +45,16 @@ def opened(chromium: Browser, where: Target, place: str) -> Iterator[Page]:
     context.close()
 
 
+@contextmanager
+def quiet(chromium: Browser, where: Target) -> Iterator[Page]:
+    """On a desk; it must not complain."""
+    complaints = Complaints(origin=where.url)
+    with opened(chromium, where, DESK) as shown:
+        complaints.watch(shown)
+        yield shown
+    assert complaints.found == []
+
+
 @pytest.fixture
 def page(real: Target, chromium: Browser, place: str) -> Iterator[Page]:
     """One where the test looks."""

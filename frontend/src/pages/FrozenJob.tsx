@@ -1,10 +1,10 @@
 /* A job as of one moment: the newest summaries of it and of its parts until then, and the steps committed by then. */
-import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { useQuery } from "@tanstack/react-query";
 import { type ReactElement, useMemo } from "react";
 import * as queries from "../api/queries";
 import type { Checkpoint, Decision, Incident, Job, JobDetail, Replica, Step } from "../api/types";
-import { EventTable } from "../components/EventTable";
 import { NotKept } from "../components/Frozen";
+import { FrozenEvents } from "../components/FrozenEvents";
 import { IncidentTable } from "../components/IncidentTable";
 import { CheckpointTable, DecisionList } from "../components/JobTabs";
 import { TABLE_RANKS } from "../components/JobMesh";
@@ -17,7 +17,6 @@ import { doneWith } from "../lib/jobnow";
 import { ranksPerReplica } from "../lib/layout";
 import { paths } from "../lib/paths";
 import { Bar, Empty, Figure, Id, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
-import { More } from "../ui/More";
 import { Tabs } from "../ui/tabs";
 import { StateBadge, styleOf } from "../ui/states";
 
@@ -90,7 +89,7 @@ function Then({ job, at }: { job: JobDetail; at: At }): ReactElement {
         <Tabs
           label="Parts of the job"
           tabs={[
-            { id: "events", label: "Events", body: () => <Events jobId={job.id} at={at} /> },
+            { id: "events", label: "Events", body: () => <FrozenEvents of={{ job: job.id }} at={at.iso} /> },
             { id: "incidents", label: "Incidents", count: incidents.rows.length, body: () => (incidents.rows.length === 0 ? <Empty title="No incident is known until then" /> : <IncidentTable incidents={incidents.rows.toReversed()} dense />) },
             { id: "decisions", label: "Decisions", count: decisions.rows.length, body: () => <DecisionList decisions={decisions.rows.toReversed()} /> },
             { id: "checkpoints", label: "Checkpoints", count: checkpoints.rows.length, body: () => (checkpoints.rows.length === 0 ? <Empty icon="disk" title="No checkpoint until then" /> : <CheckpointTable rows={checkpoints.rows.toReversed()} />) },
@@ -143,19 +142,4 @@ function History({ job, at, incidents, decisions, checkpoints }: HistoryProps): 
   const shown = useMemo(() => replicasAt(replicas ?? [], new Map(states.rows.map((row) => [row.id, row])), at.ms), [replicas, states.rows, at.ms]);
   if (!states.read || shown.length === 0) return null;
   return <Lifeline replicas={shown} incidents={incidents} decisions={decisions} checkpoints={checkpoints} startedAt={job.created_at} finishedAt={at.iso} older={null} />;
-}
-
-function Events({ jobId, at }: { jobId: string; at: At }): ReactElement {
-  const query = useInfiniteQuery(queries.eventsUntil({ job: jobId }, at.iso));
-  const rows = query.data?.pages.flatMap((page) => page.items) ?? [];
-  return (
-    <Loaded query={query}>
-      {() => (
-        <>
-          {rows.length === 0 ? <Empty icon="list" title="No event is kept for this time" /> : <EventTable events={rows} freezes />}
-          <More query={query} shown={rows.length} total={null} one="event" many="events" />
-        </>
-      )}
-    </Loaded>
-  );
 }

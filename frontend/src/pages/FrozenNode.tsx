@@ -1,17 +1,16 @@
 /* A node as of one moment: its state and its devices' health as last published until then, their readings, and what happened. */
-import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { useQuery } from "@tanstack/react-query";
 import type { ReactElement } from "react";
 import * as queries from "../api/queries";
 import type { Device, Node, NodeDetail } from "../api/types";
 import { DeviceCharts } from "../components/DeviceCharts";
-import { EventTable } from "../components/EventTable";
 import { NotKept } from "../components/Frozen";
+import { FrozenEvents } from "../components/FrozenEvents";
 import { shortId } from "../lib/format";
 import { latest } from "../lib/frozen";
 import { paths } from "../lib/paths";
 import { Empty, Id, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
 import { Icon } from "../ui/icons";
-import { More } from "../ui/More";
 import { Scroll } from "../ui/Scroll";
 import { StateBadge } from "../ui/states";
 
@@ -43,7 +42,7 @@ function Then({ node, at }: { node: NodeDetail; at: string }): ReactElement {
       </Panel>
       <DeviceCharts nodeId={node.id} until={at} />
       <p className="muted">Which ranks ran here, and which job held a device, is not kept for this time; the events say when ranks began and ended.</p>
-      <Panel title="Events" flush><Events nodeId={node.id} at={at} /></Panel>
+      <Panel title="Events" flush><FrozenEvents of={{ node: node.id }} at={at} /></Panel>
     </>
   );
 }
@@ -64,20 +63,5 @@ function Devices({ devices }: { devices: Device[] }): ReactElement {
         </tbody>
       </table>
     </Scroll>
-  );
-}
-
-function Events({ nodeId, at }: { nodeId: string; at: string }): ReactElement {
-  const query = useInfiniteQuery(queries.eventsUntil({ node: nodeId }, at));
-  const rows = query.data?.pages.flatMap((page) => page.items) ?? [];
-  return (
-    <Loaded query={query}>
-      {() => (
-        <>
-          {rows.length === 0 ? <Empty icon="list" title="No event is kept for this time" /> : <EventTable events={rows} freezes />}
-          <More query={query} shown={rows.length} total={null} one="event" many="events" />
-        </>
-      )}
-    </Loaded>
   );
 }

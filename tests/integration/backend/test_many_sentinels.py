@@ -17,7 +17,6 @@ from asgiref.sync import sync_to_async
 from django.db import connection
 from pytest_django.fixtures import Settings
 
-from controlplane.sentinel.leading import WITHIN_S
 from tests.integration.backend.conftest import submit
 from tests.integration.backend.fake_agent import FakeAgent, enroll, join_token
 from tests.integration.backend.fleet_of_cores import World
@@ -132,4 +131,3 @@ async def test_whatever_happens_to_sentinels_each_broken_device_is_found_once_an
     print(f"{storm.faults} faults, {len(broken)} broken devices, a shard without a leader {worst_s:.2f} s at most")
     assert {kind for kind, _, _ in await sync_to_async(findings)()} == {"device_reading"}
     assert sorted(await sync_to_async(of_devices)()) == sorted(broken)
-    assert worst_s < 4 * WITHIN_S
