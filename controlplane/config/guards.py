@@ -21,17 +21,17 @@ def close_files() -> None:
 
 PASS_ONLY = 0o011
 """Others may go through a directory whose contents they cannot list."""
-PASSED = ".passed"
-"""What the demo leaves in a directory that it has opened to passers-by: whose processes start there later, by hand
-and without its settings, shut nobody out."""
+MADE_BY_DEMO = "made-by-holdfast-demo"
+"""A file in each directory of a demo, which lets its ranks' users through: whoever starts there later, by hand and
+without its settings, shuts nobody out."""
 
 
 def close_directory(path: Path) -> None:
     """A directory of mode 0700, made or made so. One that belongs to somebody else stays as it
-    is: whoever made it for us decided. Where `PASSED` lies and others were let through, they still are."""
+    is: whoever made it for us decided. Where `MADE_BY_DEMO` lies and others were let through, they still are."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.suppress(PermissionError):
-        path.chmod(0o700 | (path.stat().st_mode & PASS_ONLY if (path / PASSED).exists() else 0))
+        path.chmod(0o700 | (path.stat().st_mode & PASS_ONLY if (path / MADE_BY_DEMO).exists() else 0))
 
 
 def private_file(path: Path, text: str) -> Path:

@@ -5,8 +5,9 @@ import os
 import shutil
 from pathlib import Path
 
-MARK = "made-by-holdfast-demo"
-MARKS = (MARK, "agent-policy.toml")
+from controlplane.config.guards import MADE_BY_DEMO
+
+MARKS = (MADE_BY_DEMO, "agent-policy.toml")
 """A directory with none of these files is somebody's; the second is what demos had before there was the first."""
 
 
@@ -44,7 +45,7 @@ def _ready(directory: Path, *, keep: bool) -> None:
         if not keep:
             shutil.rmtree(directory)
     directory.mkdir(exist_ok=True)
-    (directory / MARK).touch()
+    (directory / MADE_BY_DEMO).touch()
 
 
 def _lock(path: Path) -> int | None:

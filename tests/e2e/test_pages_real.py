@@ -191,16 +191,19 @@ def test_the_rank_tables_show_their_last_column_on_every_desk(page: Page, real: 
         assert hidden == [0] * len(hidden) != [], f"at {width} px"
 
 
+@pytest.mark.parametrize("demo", [False, True], ids=["production", "demo"])
 @pytest.mark.parametrize("place", [DESK], indirect=True)
 def test_the_bar_at_the_top_is_one_line_on_every_desk_also_while_incidents_are_open(
-    page: Page, real: Target, place: str
+    page: Page, real: Target, place: str, settings: Settings, demo: bool
 ) -> None:
+    settings.HOLDFAST_DEMO = demo
     unanswered(make_fleet())
     page.goto(f"{real.url}/jobs")
     expect(page.locator(".nav-count")).to_be_visible()
-    for width in (1280, 1440, 1920):
+    expect(page.get_by_role("button", name="Inject a fault")).to_have_count(int(demo))
+    for width in (1280, 1410, 1440, 1601, 1920):
         page.set_viewport_size({"width": width, "height": 900})
-        picture(page, f"bar-{width}", whole=False)
+        picture(page, f"bar-{width}{'-demo' * demo}", whole=False)
         assert page.locator(".topbar").evaluate("bar => bar.clientHeight") < 60, f"at {width} px"
 
 

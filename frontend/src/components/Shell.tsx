@@ -64,7 +64,7 @@ function SignedIn({ demo, username }: { demo: boolean; username: string }): Reac
           ) : null}
           <LinkIndicator />
           <Switches />
-          <button type="button" className="icon-button" aria-label="Keyboard shortcuts" title="Keyboard shortcuts (?)" onClick={() => setHelp(true)}>
+          <button type="button" className="icon-button known-key" aria-label="Keyboard shortcuts" title="Keyboard shortcuts (?)" onClick={() => setHelp(true)}>
             <Icon name="keyboard" size={16} />
           </button>
           <Account username={username} />

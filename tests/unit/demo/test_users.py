@@ -5,10 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from controlplane.config.guards import PASS_ONLY, PASSED, close_directory
-from controlplane.demo.users import find_out
+from controlplane.config.guards import MADE_BY_DEMO, PASS_ONLY, close_directory
+from controlplane.demo.directory import take
 
 
 def mode(path: Path) -> int:
@@ -22,7 +20,7 @@ def test_a_directory_is_closed_to_others(tmp_path):
 
 
 def test_where_others_were_let_through_they_still_are_and_list_nothing(tmp_path):
-    (tmp_path / PASSED).touch()
+    (tmp_path / MADE_BY_DEMO).touch()
     tmp_path.chmod(0o755)
     close_directory(tmp_path)
     assert mode(tmp_path) == 0o711
@@ -31,14 +29,13 @@ def test_where_others_were_let_through_they_still_are_and_list_nothing(tmp_path)
     assert mode(tmp_path) == 0o700
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the demo opens its directory for ranks' users only where it is root")
 def test_a_process_that_starts_late_by_hand_too_leaves_the_way_to_the_demos_checkpoints_open(tmp_path):
-    for passed, left in ((True, 0o700 | PASS_ONLY), (False, 0o700)):
-        tmp_path.chmod(0o700)
-        if passed:
-            find_out(tmp_path, Path.cwd())
-        tmp_path.chmod(0o700 | PASS_ONLY)
-        env = {**os.environ, "HOLDFAST_PROFILE": "embedded", "HOLDFAST_STATE_DIR": str(tmp_path)}
+    for place, left in ((tmp_path / "demo", 0o700 | PASS_ONLY), (tmp_path / "other", 0o700)):
+        if place.name == "demo":
+            os.close(take(place, keep=False))
+        else:
+            place.mkdir()
+        place.chmod(0o700 | PASS_ONLY)
+        env = {**os.environ, "HOLDFAST_PROFILE": "embedded", "HOLDFAST_STATE_DIR": str(place)}
         subprocess.run([sys.executable, "-c", "import controlplane.config.settings.embedded"], env=env, check=True)
-        assert mode(tmp_path) == left
-        (tmp_path / PASSED).unlink(missing_ok=True)
+        assert mode(place) == left
