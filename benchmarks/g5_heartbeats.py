@@ -4,8 +4,8 @@
 
 Each world of `controlplane.simulator.heartbeats` has a seed of its own: the real policy and step protocol over
 a simulated network, clock and trainer. A world is a line of the file as soon as it has run, so that a run
-that was stopped goes on where it was when it is started again with the same file. 10^8 take some three hours of
-one core of the machine that this was written on.
+that was stopped goes on where it was when it is started again with the same file. 10^8 take some three and a half hours
+of one core of the machine that this was written on.
 """
 
 import argparse

@@ -38,8 +38,8 @@ def lines_of(path: Path, wanted: range, one: Callable[[int], Line], *, processes
     and those that `one` makes now unless `sum_alone`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     state = state_of_sources()
-    found = {line["seed"]: line for line in (*_kept(path.stem, wanted), *_read(path, wanted))}
-    lines = [line for line in found.values() if line.get("state") == state]
+    found = (*_kept(path.stem, wanted), *_read(path, wanted))
+    lines = list({line["seed"]: line for line in found if line.get("state") == state}.values())
     known = {line["seed"] for line in lines}
     left = [] if sum_alone else [seed for seed in wanted if seed not in known]
     with path.open("a") as file:
@@ -61,7 +61,8 @@ def _run(seeds: list[int], one: Callable[[int], Line], *, processes: int) -> Ite
 def _kept(name: str, wanted: range) -> list[Line]:
     path = KEPT / f"{name}.jsonl.gz"
     text = gzip.decompress(path.read_bytes()).decode() if path.exists() else ""
-    return [line for line in map(json.loads, text.splitlines()) if line["seed"] in wanted]
+    lines = map(json.loads, text.splitlines())
+    return [line for line in lines if line["seed"] in wanted and "unfit" not in line]
 
 
 def _read(path: Path, wanted: range) -> list[Line]:

@@ -66,9 +66,9 @@ class Outcome:
 
     @property
     def lost(self) -> int | None:
-        """Frames sent that no web process took; None where that is not known: there were hostile agents, whose
-        frames are counted too, or figures that could not be read."""
-        if self.wanted.fleet.faults.hostile or not self.received:
+        """Frames sent that no web process took; None where that is not known: there were hostile agents, or a
+        fleet of others, whose frames are counted too, or figures that could not be read."""
+        if self.wanted.server or self.wanted.fleet.faults.hostile or not self.received:
             return None
         return self.counted.frames - self.received.get(OK, 0)
 

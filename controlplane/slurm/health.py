@@ -92,8 +92,8 @@ def unfit(node: Node) -> str:
 
 
 def well(node: Node) -> bool:
-    """For certain, as its agent speaks: a node that is away is neither."""
-    return node.connected and node.state == NodeState.READY and not unfit(node)
+    """For certain, as its agent speaks: a node that is away is neither, nor is one of which a device is gone."""
+    return node.connected and node.state == NodeState.READY and all(device.healthy for device in node.devices)
 
 
 def reason(why: str) -> str:

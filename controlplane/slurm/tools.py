@@ -52,7 +52,12 @@ def submit(text: str, options: Sequence[str], *, partition: str = "") -> str:
         done = subprocess.run(
             argv, input=text.encode(), capture_output=True, timeout=limit_s, check=False, env=environment
         )
-    except (OSError, subprocess.SubprocessError) as error:
+    except subprocess.TimeoutExpired as error:
+        raise SlurmError(
+            f"sbatch did not answer within {limit_s:.0f} s; it may have submitted the job",
+            "look with `squeue --me` before you submit it again",
+        ) from error
+    except OSError as error:
         raise SlurmError(f"sbatch could not be run: {error}", "does `sinfo` answer?") from error
     name = answers.job_id(done.stdout.decode("utf-8", "replace")) if done.returncode == 0 else None
     if name is not None:

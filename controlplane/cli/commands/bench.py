@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import typer
 
 from controlplane.cli import context
+from controlplane.cli.config import load
 from controlplane.cli.exits import CliError, Exit
 from controlplane.cli.output import say, to_json
 
@@ -61,7 +62,8 @@ def fleet(
         )
     chosen: dict[str, Any] = {"webs": webs, "sentinels": sentinels, "kill_web": kill_web, "generators": generators}
     if server:
-        chosen |= {"server": _address(server), **_tokens(join_token_file)}
+        address = _address(server)
+        chosen |= {"server": address, **_tokens(join_token_file, address)}
     outcome = _measured(played, chosen)
     _tell(outcome, json_file)
 
@@ -120,8 +122,8 @@ def _address(server: str) -> str:
     return server.rstrip("/")
 
 
-def _tokens(join_token_file: Path | None) -> dict[str, str]:
-    """Raises CliError."""
+def _tokens(join_token_file: Path | None, server: str) -> dict[str, str]:
+    """The API token is the one for this server, if any. Raises CliError."""
     if join_token_file is None:
         fix = "holdfast join-token create --cidr NETWORK --uses AGENTS, and put it into a file"
         raise CliError("--server needs --join-token-file", fix=fix)
@@ -129,7 +131,7 @@ def _tokens(join_token_file: Path | None) -> dict[str, str]:
         join_token = join_token_file.read_text().strip()
     except OSError as error:
         raise CliError(f"{join_token_file} cannot be read: {error.strerror}") from error
-    return {"join_token": join_token, "api_token": context.config().token}
+    return {"join_token": join_token, "api_token": load(server).token}
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
