@@ -5,8 +5,8 @@ within the grace the agent leaves with nothing of it still running.
    (ADR 0050). What it orders has its time.
 2. *Ended here*, where nothing was asked: after half of the grace if the server is away, else just before the end,
    by SIGTERM, on which ranks save when their step is over and leave by themselves.
-3. *Killed* in the last second, and *left*: no rank, no start, no host, and the server has all events; or time is up.
-   Not at once: what was decided before the server knew may still arrive.
+3. *Killed* in the last second, and *left*: no rank, no start, no host, and the server has all events, or has been away
+   up to the moment of 2; or time is up. Not at once: what was decided before the server knew may still arrive.
 
 Called by `step`, before and after what it carries out. Pure.
 """
@@ -71,7 +71,8 @@ def is_over(state: State, now_s: float) -> bool:
     end = state.outer_end
     if end is None:
         return False
-    heard = not state.events or not state.link.up
+    # A link that is down for a moment is up again soon, and the last events go with it.
+    heard = not state.events or (not state.link.up and now_s >= _own_s(state, end))
     idle = not (state.ranks or state.launches or state.hosts) and now_s >= _stays_s(end)
     return (heard and idle) or now_s >= _last_s(end)
 

@@ -198,7 +198,7 @@ class StepRow:
         return sum(bool(ids) for ids in self.micro_batches.values())
 
     def take(self, key: RankKey, said: StepReport, at_s: float, *, contributes: bool) -> float:
-        """As `recovery.steps.merge`; returns by how much more the step took."""
+        """As `recovery.steps.merge_figures` and `merge_detail`; returns by how much more the step took."""
         self.epoch, self.at_s, before_s = max(self.epoch, said.epoch), min(self.at_s, at_s), self.took_s
         if contributes:
             self.took_s, self.stall_s = max(self.took_s, said.step_time_s), max(self.stall_s, said.stall_s)
