@@ -67,7 +67,9 @@ def summary(values_s: Iterable[float]) -> dict[str, Any]:
 def verdict(lateness: Spread, cores: Sequence[float]) -> str:
     """Why the figures are refused; "" where they count. `cores`: what each process of the generator took."""
     late_s = lateness.quantile_s(0.99)
-    if late_s is not None and late_s > GATE_LATE_S:
+    if late_s is None:
+        return "the generator sent no heartbeat in the window"
+    if late_s > GATE_LATE_S:
         return f"generator late: p99 {late_s * 1e3:.0f} ms, allowed are {GATE_LATE_S * 1e3:.0f} ms"
     if cores and max(cores) > GATE_CORES:
         return f"generator full: {max(cores):.2f} of a core in one process, allowed are {GATE_CORES:g}"

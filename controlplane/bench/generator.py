@@ -82,9 +82,10 @@ class Generator:
         self._begun: tuple[int, float] | None = None
         self._window = (0, 0.0)
         self.enrolled = 0
+        self.given_up = False
 
     def enrol(self) -> dict[int, HeldIdentity]:
-        """All of them. Blocking. Raises EnrolmentError."""
+        """All of them, or those that there were when it was `given_up`. Blocking. Raises EnrolmentError."""
         self._readings.prepare()
         numbers = range(self._task.part, self._fleet.agents, self._task.parts)
         shares = [numbers[thread::ENROL_THREADS] for thread in range(ENROL_THREADS)]
@@ -99,6 +100,8 @@ class Generator:
         registrar = Registrar(task.servers[thread % len(task.servers)], behind_tls=task.behind_tls)
         found = {}
         for number in numbers:
+            if self.given_up:
+                break
             name = script.name_of(self._fleet, number)
             said = Facts(
                 node_name=name,
@@ -170,6 +173,11 @@ class Generator:
         while self._left() and time.monotonic() < until_s:
             await asyncio.sleep(0.1)
 
+    def check(self) -> None:
+        """Raises what the clock of the agents failed with: without it nobody speaks any more."""
+        if self._pacer is not None and self._pacer.done():
+            self._pacer.result()
+
     async def stop(self) -> None:
         """All agents, for good."""
         if self._pacer is not None:
@@ -216,10 +224,10 @@ class Generator:
             while due[0][0] <= now_s:
                 due_s, number, turn = due[0]
                 agent = self._agents[number]
-                next_s = due_s + agent.interval_s
-                if next_s <= now_s:
-                    self._tally.skipped += int((now_s - due_s) / agent.interval_s)
-                    next_s = now_s
+                # Who is late keeps its place within the interval: else all would speak at one moment from then on.
+                missed = int((now_s - due_s) / agent.interval_s)
+                self._tally.skipped += missed
+                next_s = due_s + (missed + 1) * agent.interval_s
                 heapq.heapreplace(due, (next_s, number, turn + 1))
                 if not self._beating:
                     continue
@@ -254,16 +262,25 @@ def say(line: Line) -> None:
 
 async def serve(generator: Generator, words: asyncio.StreamReader) -> None:
     """1. Enrol. 2. What the words say, one after another, and where it stands between them."""
+    reading = asyncio.create_task(words.readline())
     enrolling = asyncio.create_task(asyncio.to_thread(generator.enrol))
     while not enrolling.done():
         await asyncio.wait({enrolling}, timeout=STATUS_S)
-        say(generator.brief())
+        if reading.done() and not reading.result():
+            generator.given_up = True
+        else:
+            say(generator.brief())
     identities = enrolling.result()
+    if generator.given_up:
+        reading.cancel()
+        return
     say(Line(enrolled=generator.enrolled, done="enrol"))
     connecting: asyncio.Task[None] | None = None
-    reading = asyncio.create_task(words.readline())
     while True:
         await asyncio.wait({reading}, timeout=STATUS_S)
+        generator.check()
+        if connecting is not None and connecting.done():
+            connecting.result()
         if not reading.done():
             say(generator.brief())
             continue
@@ -293,7 +310,7 @@ async def serve(generator: Generator, words: asyncio.StreamReader) -> None:
 
 
 async def main_async() -> int:
-    """0; 1 where the server would not have the nodes."""
+    """0; 1 where the server would not have the nodes, or the generator itself failed."""
     words = asyncio.StreamReader(limit=1 << 24)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(words), sys.stdin)
     task = msgspec.json.decode(await words.readline(), type=Task)
@@ -302,6 +319,9 @@ async def main_async() -> int:
     except EnrolmentError as error:
         say(Line(failed=str(error)))
         return 1
+    except Exception as error:
+        say(Line(failed=f"a generator failed: {type(error).__name__}: {error}"))
+        raise
     return 0
 
 

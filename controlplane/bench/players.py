@@ -25,7 +25,7 @@ class GeneratorError(RuntimeError):
 class Player:
     """One process. `newest`: what it said last of where it stands."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self) -> None:
         argv = (sys.executable, "-m", "controlplane.bench.generator")
         # Ctrl-C is for who started it; it ends when its stdin does.
         self._process = subprocess.Popen(
@@ -36,6 +36,9 @@ class Player:
         self._failed = ""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    def begin(self, task: Task) -> None:
+        """What it is to play. Raises GeneratorError."""
         self._write(msgspec.json.encode(task))
 
     @property
@@ -104,17 +107,23 @@ class Players:
     def __init__(self, tasks: list[Task]) -> None:
         self._tasks = tasks
         self._players: list[Player] = []
+        self._closing = contextlib.ExitStack()
 
     def __enter__(self) -> "Players":
-        for task in self._tasks:
-            self._players.append(Player(task))
+        with contextlib.ExitStack() as stack:
+            for task in self._tasks:
+                player = Player()
+                stack.callback(player.close)
+                player.begin(task)
+                self._players.append(player)
+            # Up to here whoever was started is ended where the next one cannot be.
+            self._closing = stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for player in self._players:
-            player.close()
+        self._closing.close()
 
     def pids(self) -> dict[str, int]:
         """By name."""

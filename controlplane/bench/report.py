@@ -33,10 +33,10 @@ class Return:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """`parts` of the generator's processes over the window; `cores` and `memory_bytes` by process. `received`: frames
-    since the stack began by what became of them, of which a web process took those that are OK; others are what was
-    shed behind it. `session_ms`: of a core, of each process for each agent that connected. `server`: histograms of the
-    server over the window."""
+    """`parts` of the generator's processes over the window; `cores` and `memory_bytes` by process, and the names of
+    those that `ended` in it. `received`: frames since the stack began by what became of them, of which a web process
+    took those that are OK; others are what was shed behind it. `session_ms`: of a core, of each process for each agent
+    that connected. `server`: histograms of the server over the window."""
 
     wanted: "Wanted"
     parts: list[Counted]
@@ -47,6 +47,7 @@ class Outcome:
     load: list[float]
     cores: dict[str, float]
     memory_bytes: dict[str, int]
+    ended: list[str]
     received: dict[str, int]
     server: dict[str, Any]
     loop_lag_s: dict[str, float]
@@ -83,6 +84,7 @@ class Outcome:
             found.append(f"{well - self.counted.up} agents had no session at the end of the window")
         if self.counted.unacknowledged:
             found.append(f"{self.counted.unacknowledged} events were not acknowledged")
+        found += [f"{name} ended within the window" for name in self.ended]
         if self.returned is not None and len(self.returned.back_s) < well:
             found.append(f"{well - len(self.returned.back_s)} agents did not come back after the kill")
         elif self.returned is not None and self.returned.up < well:

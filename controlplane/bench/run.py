@@ -23,7 +23,7 @@ from controlplane.bench.report import Outcome, Return
 from controlplane.bench.script import Fleet
 from controlplane.bench.stack import Stack, allow_sockets, standing
 from controlplane.bench.tally import Counted, plus
-from controlplane.bench.watched import Use, cores, grew, scrape, spent_ms, uses
+from controlplane.bench.watched import Use, cores, ended, grew, scrape, spent_ms, uses
 from controlplane.demo.driver import Driver
 
 AGENTS_A_GENERATOR = 6_500
@@ -71,6 +71,8 @@ def run(wanted: Wanted, say: Say) -> Outcome:
     """Raises ScriptInvalid, RunError, GeneratorError, StackError, MissingPostgres or MissingProgram. `say` takes what
     is done now, for people."""
     script.check(wanted.fleet)
+    if wanted.server and wanted.fleet.agents > script.AGENTS_A_TOKEN:
+        raise RunError(f"a join token is for {script.AGENTS_A_TOKEN} agents at most: so many against a --server")
     allow_sockets()
     with ExitStack() as stack:
         return _run(wanted, _target(wanted, stack, say), say)
@@ -92,7 +94,7 @@ def _target(wanted: Wanted, context: ExitStack, say: Say) -> _Target:
 def _run(wanted: Wanted, target: _Target, say: Say) -> Outcome:
     fleet = wanted.fleet
     parts = wanted.generators or -(-fleet.agents // AGENTS_A_GENERATOR)
-    uses_a_token = USES_A_TOKEN if target.stack is not None else script.MAX_AGENTS
+    uses_a_token = USES_A_TOKEN if target.stack is not None else script.AGENTS_A_TOKEN
     run_id = secrets.token_hex(4)
     tasks = [
         Task(
@@ -131,7 +133,7 @@ class _Course:
         self._return: Return | None = None
 
     def arrive(self) -> None:
-        """Enrol, connect, settle. Raises RunError where part of the fleet never gets a session."""
+        """Enrol, connect, settle. Raises RunError where less than half of those that behave get a session."""
         fleet, players = self._fleet, self._players
         self._say(f"Enrolling {fleet.agents} agents.")
         began_s = time.monotonic()
@@ -144,7 +146,7 @@ class _Course:
         self._connected_s = time.monotonic() - began_s
         self._connected = players.sum(lambda line: line.up)
         self._session_ms = spent_ms(used, uses(self._services()), self._connected)
-        if self._connected < self._well // 2:
+        if self._connected * 2 < self._well:
             raise RunError(f"{self._connected} of {self._well} agents had a session after {self._connected_s:.0f} s")
         self._say(f"{self._connected} of {self._well} connected in {self._connected_s:.1f} s.")
         time.sleep(SETTLE_S)
@@ -210,6 +212,7 @@ class _Course:
             load=self._load,
             cores=cores(self._used, self._use, self._elapsed_s),
             memory_bytes={name: use.memory_bytes for name, use in self._use.items()},
+            ended=ended(self._used, self._use),
             received=figures.by_label(whole_grew, "holdfast_telemetry_frames_total"),
             server={
                 title: figures.of_histogram(window_grew, name)

@@ -9,6 +9,8 @@ from enum import StrEnum
 from hashlib import blake2b
 
 MAX_AGENTS, MAX_DEVICES, MAX_HOSTILE = 20_000, 16, 200
+AGENTS_A_TOKEN = 10_000
+"""As `access.join_tokens.MAX_USES`, which only a process with the server's settings can read."""
 SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 0.2, 60.0
 SHORTEST_S, LONGEST_S = 5.0, 86_400.0
 APPLICATION_XIDS, RESET_XIDS = (13, 31), (48, 119)

@@ -186,8 +186,8 @@ class Stack:
 
 @contextlib.contextmanager
 def standing(*, webs: int, sentinels: int = 1, interval_s: float) -> Iterator[Stack]:
-    """Start it, and end it whatever happens. Its directory is kept where the block fails: its logs are all that says
-    why. Raises StackError, MissingPostgres or MissingProgram."""
+    """Start it, and end it whatever happens. Its logs are kept where the block fails: they are all that says why.
+    Raises StackError, MissingPostgres or MissingProgram."""
     if not (REPOSITORY / "manage.py").exists():
         raise StackError(f"{REPOSITORY} has no manage.py: run it from a checkout, or against a --server that stands")
     allow_sockets()
@@ -209,12 +209,24 @@ def standing(*, webs: int, sentinels: int = 1, interval_s: float) -> Iterator[St
         said = (error.stderr or b"").decode(errors="replace")[-2000:]
         raise StackError(f"PostgreSQL did not start: {said or error}") from error
     except Exception:
-        kept = (directory / "logs").exists()
-        log.warning("the logs of its processes are in %s", directory / "logs")
+        if kept := (directory / "logs").exists():
+            _leave_logs(directory)
+            log.warning("the logs of its processes are in %s", directory / "logs")
         raise
     finally:
         if not kept:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def _leave_logs(directory: Path) -> None:
+    """Its keys, words and tables are of nobody's use any more."""
+    for path in directory.iterdir():
+        if path.name == "logs":
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def allow_sockets() -> None:

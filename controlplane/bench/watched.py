@@ -48,6 +48,11 @@ def cores(before: Mapping[str, Use], after: Mapping[str, Use], elapsed_s: float)
     return {name: (use.cpu_s - before[name].cpu_s) / elapsed_s for name, use in after.items() if name in before}
 
 
+def ended(before: Mapping[str, Use], after: Mapping[str, Use]) -> list[str]:
+    """Names of the services whose first process was not the same at both readings: it is gone, or another."""
+    return [name for name, use in before.items() if name not in after or after[name].pid != use.pid]
+
+
 def spent_ms(before: Mapping[str, Use], after: Mapping[str, Use], number: int) -> dict[str, float]:
     """Milliseconds of a core that each service took between two readings for one of `number`; of one that was started
     between them, all that it took, its start included."""

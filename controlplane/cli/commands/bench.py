@@ -26,7 +26,7 @@ def fleet(
     agents: Annotated[int, typer.Option(help="Nodes, each with an agent of its own.", min=1)] = 100,
     devices: Annotated[int, typer.Option(help="Devices of each node.", min=1)] = 8,
     interval: Annotated[float, typer.Option(help="Seconds from a frame of an agent to its next.")] = 1.0,
-    minutes: Annotated[float, typer.Option(help="How long is measured.", min=0.08)] = 1.0,
+    minutes: Annotated[float, typer.Option(help="How long is measured.", min=0.084)] = 1.0,
     seed: Annotated[int, typer.Option(help="The same seed, the same script.")] = 1,
     xids: Annotated[int, typer.Option(help="XIDs, by turns of programs and of devices.", min=0)] = 0,
     heat: Annotated[int, typer.Option(help="Nodes of which a device becomes far too warm.", min=0)] = 0,
@@ -42,7 +42,9 @@ def fleet(
     sentinels: Annotated[
         int, typer.Option(help="Sentinels of that stack, and shards of its fleet.", min=1, max=16)
     ] = 1,
-    generators: Annotated[int, typer.Option(help="Processes that play agents; 0: as few as will do.", min=0)] = 0,
+    generators: Annotated[
+        int, typer.Option(help="Processes that play agents; 0: as few as will do.", min=0, max=64)
+    ] = 0,
     server: Annotated[str, typer.Option(help="A control plane that stands already; else one is started.")] = "",
     join_token_file: Annotated[Path | None, typer.Option(help="Of --server: a token for so many agents.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures there.")] = None,

@@ -60,6 +60,7 @@ def test_a_late_or_full_generator_refuses_its_own_figures() -> None:
     assert verdict(spread([0.001] * 1000), [0.4, 0.5]) == ""
     assert verdict(spread([0.001] * 900 + [GATE_LATE_S * 2] * 100), [0.4]).startswith("generator late: p99 20")
     assert verdict(spread([0.001] * 1000), [0.2, 0.95]).startswith("generator full")
+    assert verdict(spread([]), [0.2]) == "the generator sent no heartbeat in the window"
     assert verdict(spread([0.001] * 9990 + [GATE_LATE_S * 2] * 10), []) == "", "one in a thousand may be late"
 
 
