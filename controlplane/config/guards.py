@@ -26,12 +26,14 @@ MADE_BY_DEMO = "made-by-holdfast-demo"
 without its settings, shuts nobody out."""
 
 
-def close_directory(path: Path) -> None:
+def close_directory(path: Path, *, demo_may_open: bool = False) -> None:
     """A directory of mode 0700, made or made so. One that belongs to somebody else stays as it
-    is: whoever made it for us decided. Where `MADE_BY_DEMO` lies and others were let through, they still are."""
+    is: whoever made it for us decided. Where `MADE_BY_DEMO` lies and others were let through, they still are if
+    `demo_may_open`."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    kept = demo_may_open and (path / MADE_BY_DEMO).exists()
     with contextlib.suppress(PermissionError):
-        path.chmod(0o700 | (path.stat().st_mode & PASS_ONLY if (path / MADE_BY_DEMO).exists() else 0))
+        path.chmod(0o700 | (path.stat().st_mode & PASS_ONLY if kept else 0))
 
 
 def private_file(path: Path, text: str) -> Path:

@@ -8,6 +8,7 @@ quarter of a megabyte a release. Where that cannot be written the page is sent a
 import gzip
 import hashlib
 import os
+import tempfile
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
@@ -68,12 +69,24 @@ def _packed(path: Path, folder: Path, _changed_ns: int, _size: int) -> Path | No
     body = path.read_bytes()
     packed = folder / f"{hashlib.sha256(body).hexdigest()[:32]}.gz"
     try:
-        if not packed.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            made = folder / f"{packed.name}.{os.getpid()}"
-            made.write_bytes(gzip.compress(body, LEVEL, mtime=0))
-            made.replace(packed)
+        if not packed.exists() or not packed.stat().st_size:
+            _keep(packed, gzip.compress(body, LEVEL, mtime=0))
     except OSError as error:
         _log.warning("the page is sent as it is", file=str(path), error=str(error))
         return None
     return packed
+
+
+def _keep(path: Path, data: bytes) -> None:
+    """Whole or not at all, whoever does the same beside us and whenever the machine ends. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, draft = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(draft).replace(path)
+    except OSError:
+        Path(draft).unlink(missing_ok=True)
+        raise

@@ -58,7 +58,7 @@ class Installation:
         """`stopped` ends a start that waits."""
         self.config = config
         directory = config.directory.absolute()
-        close_directory(directory)
+        close_directory(directory, demo_may_open=True)
         redis_port, store_port = free_port(config.host), free_port(config.host)
         web_port = free_port(config.host, config.port)
         self.addresses = Addresses(host=config.host, web_port=web_port, redis_port=redis_port, store_port=store_port)

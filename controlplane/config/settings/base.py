@@ -16,8 +16,9 @@ ENV = _env.load()
 PACKAGE_DIR = Path(__file__).resolve().parents[2]
 STATE_DIR = ENV.state_dir.absolute()
 
-# The demo lets its ranks' users through (controlplane/demo/users.py), whichever of its processes starts after that.
-_guards.close_directory(STATE_DIR)
+# The demo lets its ranks' users through (controlplane/demo/users.py): its own processes and those started by hand
+# beside it leave its directory so. In production no mark keeps one open.
+_guards.close_directory(STATE_DIR, demo_may_open=True)
 
 SECRET_KEY = ENV.secret_key.get_secret_value() if ENV.secret_key else ""
 # Commands are signed with it. The embedded profile makes it once; production is given it.

@@ -2,11 +2,12 @@
 
 from django.core.exceptions import ImproperlyConfigured
 
-from controlplane.config.guards import weakness_of_secret
+from controlplane.config.guards import close_directory, weakness_of_secret
 from controlplane.config.settings.base import *  # noqa: F403
-from controlplane.config.settings.base import ALLOWED_HOSTS, ENV, SECRET_KEY, STORE_KEY_FILE
+from controlplane.config.settings.base import ALLOWED_HOSTS, ENV, SECRET_KEY, STATE_DIR, STORE_KEY_FILE
 from controlplane.protocol.store_keys import WeakStoreKey, read_store_key
 
+close_directory(STATE_DIR)
 _HOW = "`openssl rand -base64 48` makes one"
 if not SECRET_KEY:
     raise ImproperlyConfigured(f"HOLDFAST_SECRET_KEY is required in production; {_HOW}")

@@ -53,6 +53,18 @@ def test_a_file_is_sent_whole_and_not_streamed_in_parts_ranges_and_unchanged_one
     assert client.post("/static/ui/theme.js").status_code == 405
 
 
+def test_a_compressed_file_that_a_power_cut_left_empty_is_made_anew(tmp_path: Path) -> None:
+    source = tmp_path / "b.js"
+    source.write_text("y" * 5_000)
+    packed = packed_of(source, tmp_path / "gz")
+    assert packed is not None
+    packed.write_bytes(b"")
+    source.touch()
+    again = packed_of(source, tmp_path / "gz")
+    assert again == packed and gzip.decompress(packed.read_bytes()) == source.read_bytes()
+    assert [each.name for each in packed.parent.iterdir()] == [packed.name], "no draft is left"
+
+
 def test_what_cannot_be_written_is_sent_as_it_is(tmp_path: Path) -> None:
     source = tmp_path / "a.js"
     source.write_text("x" * 5_000)

@@ -22,9 +22,16 @@ def test_a_directory_is_closed_to_others(tmp_path):
 def test_where_others_were_let_through_they_still_are_and_list_nothing(tmp_path):
     (tmp_path / MADE_BY_DEMO).touch()
     tmp_path.chmod(0o755)
-    close_directory(tmp_path)
+    close_directory(tmp_path, demo_may_open=True)
     assert mode(tmp_path) == 0o711
     tmp_path.chmod(0o700)
+    close_directory(tmp_path, demo_may_open=True)
+    assert mode(tmp_path) == 0o700
+
+
+def test_outside_the_demo_no_mark_keeps_a_directory_open(tmp_path):
+    (tmp_path / MADE_BY_DEMO).touch()
+    tmp_path.chmod(0o711)
     close_directory(tmp_path)
     assert mode(tmp_path) == 0o700
 
