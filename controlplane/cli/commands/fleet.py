@@ -1,5 +1,6 @@
 """holdfast node ... and holdfast gpu ..."""
 
+import contextlib
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +19,8 @@ gpu = typer.Typer(no_args_is_help=True, help="Devices.")
 SHOWN_HELD = 5
 MAX_NAME = 100
 """Characters of a node's name."""
+MAX_IN_PATH = 64
+"""Characters of what a path of the API names."""
 Node = Annotated[str, typer.Argument(metavar="NODE", help="Id or name.")]
 
 
@@ -25,7 +28,12 @@ def find(client: Any, wanted: str) -> str:
     """The id of a node named by id or name. Raises CliError (NOT_FOUND)."""
     if wanted.startswith("node_"):
         return wanted
-    if len(wanted) <= MAX_NAME:
+    if len(wanted) <= MAX_IN_PATH:
+        from controlplane.sdk import NotFoundError
+
+        with contextlib.suppress(NotFoundError):
+            return str(client.nodes.get(wanted).id)
+    elif len(wanted) <= MAX_NAME:
         found = client.nodes.columns(fields="id,name", q=wanted)
         for row in rows_of(found.columns):
             if row["name"] == wanted:

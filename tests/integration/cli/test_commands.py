@@ -252,6 +252,16 @@ def test_a_device_is_reset_by_node_and_index_unless_a_rank_is_on_it(world: World
     assert "wrong sums" in holdfast("gpu", "ls", "--node", "node-1", "-o", "wide").out
 
 
+def test_a_node_is_found_by_its_name_however_many_others_contain_it(world: World, holdfast: Run) -> None:
+    row = Node.objects.get(name="node-2")
+    Node.objects.bulk_create(
+        Node(id=f"node_more{number:04d}", name=f"a{number:04d}-node-2", state="ready") for number in range(50)
+    )
+    assert holdfast("node", "get", "node-2", "-o", "json").out.count(row.id) >= 1
+    Node.objects.create(id="node_long", name=f"{'n' * 90}-2", state="ready")
+    assert "node_long" in holdfast("node", "get", f"{'n' * 90}-2", "-o", "json").out
+
+
 def test_nodes_are_cordoned_by_name(world: World, holdfast: Run) -> None:
     assert holdfast("node", "cordon", "node-2", "-r", "new cables").code == Exit.OK
     assert Node.objects.get(name="node-2").state == "cordoned"
