@@ -168,8 +168,10 @@ class Leadership:
         kept = {shard: self.held[shard] for shard in wanted.keep if shard in self.held}
         if not terms or (moment - self._renewed_at < RENEW_S and kept.keys() == terms.keys()):
             return kept
-        self._renewed_at = moment
         renewed, ours = self._renew(terms, unwatched=0 in terms and 0 not in kept)
+        if len(renewed) == len(terms):
+            # Of those that a write of ours holds the lease is renewed at the next look, as long as it is ours.
+            self._renewed_at = moment
         metrics.TAKEN.labels(how="handed").inc(sum(shard in renewed for shard in wanted.accept))
         fresh = {
             shard: Held(term=terms[shard], kept_s=moment, handed=self._was_handed(shard, wanted)) for shard in renewed

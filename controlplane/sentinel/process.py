@@ -158,10 +158,15 @@ class Sentinel:
     def _move_due(self) -> None:
         """What is due is moved with each step of the clock, in the order of the steps; one that could not be
         done, as the database was away, is done in a later turn."""
-        while self._steps and (term := self.leadership.term()) is not None:
-            if not isolated("clock", "due", partial(self._move, Fence(0, term), *self._steps[0])):
-                return
-            self._steps.popleft()
+        try:
+            while self._steps and (term := self.leadership.term()) is not None:
+                if not isolated("clock", "due", partial(self._move, Fence(0, term), *self._steps[0])):
+                    return
+                self._steps.popleft()
+        except LostLead as error:
+            # Whoever took the lead found these steps by the lease, which a clock before them had kept.
+            _log.warning("leads no more", error=str(error))
+            self._steps.clear()
 
     def _move(self, fence: Fence, step_s: float, set_s: float, up_s: float) -> None:
         with fence.unit_of_work():
@@ -196,7 +201,10 @@ class Sentinel:
         counts = self._counts(now_s) if self.count > 1 and "scan" in due else {}
         for number, shard in list(self.shards.items()):
             others = [count for other, count in counts.items() if other != number]
-            self._serve(shard, replace(turn, others=(sum(each[0] for each in others), sum(each[1] for each in others))))
+            both = sum(each[0] for each in others), sum(each[1] for each in others)
+            # What is wrong with one keeps no other from being led.
+            if not isolated("sentinel_turn", str(number), partial(self._serve, shard, replace(turn, others=both))):
+                self._blind(f"a turn of shard {number} failed")
         if not self.reader.ok:
             self.stopping.wait(SCAN_S)
 
