@@ -57,14 +57,16 @@ class Seen:
 
 
 class Leadership:
-    """`held`: by shard. `follow`: shards to hear. `giving`: shards of ours, and to whom: given by the thread that has
-    stored what it holds of them (`hand_over`). `ready`: shards that it hears for long enough. `detail` is said with the
-    beat, and how long ago the other thread turned (`turned_at`, monotonic). `why` not empty: why we lead nothing."""
+    """`held`: by shard. `follow`: shards to hear. `elsewhere`: those that another one leads, as far as we know.
+    `giving`: shards of ours, and to whom: given by the thread that has stored what it holds of them (`hand_over`).
+    `ready`: shards that it hears for long enough. `detail` is said with the beat, and how long ago the other thread
+    turned (`turned_at`, monotonic). `why` not empty: why we lead nothing."""
 
     def __init__(self, name: str, count: int) -> None:
         self.name, self.count = name, count
         self.held: dict[int, Held] = {}
         self.follow: frozenset[int] = frozenset()
+        self.elsewhere: frozenset[int] = frozenset()
         self.giving: dict[int, str] = {}
         self.ready: frozenset[int] = frozenset()
         self.detail: dict[str, Any] = {}
@@ -98,6 +100,7 @@ class Leadership:
                 self.turn()
             except DatabaseError as error:
                 # No database, no lead: whoever reaches it takes the lease.
+                self.elsewhere = frozenset()
                 self._set_held({})
                 _log.warning("the database is away", error=str(error))
             except Exception:
@@ -115,6 +118,7 @@ class Leadership:
         leases = {shard: self._lease(shard, rows.get(shard), moment) for shard in range(self.count)}
         hung = moment - self.turned_at > HUNG_S
         wanted = plan(self.name, self.count, leases, self._members(moment), self._terms, hung=hung)
+        self.elsewhere = frozenset(s for s, lease in leases.items() if lease.owner != self.name and not lease.lapsed)
         self._set_held(self._kept(wanted, rows, moment))
         for shard in wanted.take:
             # What is wrong with one, such as a clock's step that cannot be moved, keeps no other from being led.

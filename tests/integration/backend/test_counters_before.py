@@ -33,7 +33,7 @@ def a_sentinel_watches(node_id: str, errors: int, *, at_s: float, session: str, 
     seeds.seed(live_state, where)
     Scanner().scan(live_state, where, at_s + 5, blind=True)
     if store:
-        history.flush(at_s + 5, known={node_id}, force=True)
+        history.force(known={node_id})
 
 
 def found() -> list[float]:

@@ -152,7 +152,7 @@ def test_a_leader_that_comes_back_writes_nothing_under_its_old_term(redis: Redis
         with pytest.raises(LostLead):
             shard.lead(replace(turn, due=frozenset({part})), paused=False)
     with pytest.raises(LostLead):
-        shard.store(now_s())
+        shard.store()
     assert raised() == []
     assert not TelemetryChunk.objects.exists()
     assert not FrameCounter.objects.exists()
@@ -267,11 +267,11 @@ def test_the_history_of_the_next_leader_begins_where_that_of_the_one_before_ends
         if second == 4:
             shard = scene.sentinels["a"].shards[0]
             shard.begin(1)
-            shard.store(now_s())
+            shard.store()
     ProcessBeat.objects.update(term=2)
     after = scene.sentinels["b"].shards[0]
     after.begin(2)
-    after.store(now_s())
+    after.store()
     chunks = [unpack(bytes(row.payload)) for row in TelemetryChunk.objects.order_by("t0")]
     assert len(chunks) == 2
     stored = [round(float(t), 3) for chunk in chunks for t in chunk.t_s]

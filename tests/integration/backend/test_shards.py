@@ -180,14 +180,14 @@ def test_who_ends_stores_its_history_in_parts_and_says_what_it_had_no_time_for(
 ) -> None:
     shard = spread.sentinels["a"].shards[0]
     heard = set(shard.history.nodes)
-    assert shard.store(now_s(), until_s=0.0) == len(heard) > 0
+    assert shard.store(until_s=0.0) == len(heard) > 0
     assert not TelemetryChunk.objects.exists()
     monkeypatch.setattr(history, "FORCED_AT_ONCE", 1)
     first = next(iter(shard.history.nodes))
-    shard.history.flush(now_s(), known=shard.fleet.nodes, force=True, unit=shard.fence.unit_of_work)
+    shard.history.force(known=shard.fleet.nodes, unit=shard.fence.unit_of_work)
     assert set(TelemetryChunk.objects.values_list("node_id", flat=True)) == {first}, (
         "it stays if this process is killed"
     )
-    assert shard.store(now_s()) == 0
+    assert shard.store() == 0
     assert set(TelemetryChunk.objects.values_list("node_id", flat=True)) == heard
     assert TelemetryChunk.objects.count() == len(heard), "each once"

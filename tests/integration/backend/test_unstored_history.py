@@ -5,17 +5,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from django.db import connection
 from pytest_django.fixtures import Settings
 
 from controlplane.fleet.models import Node
 from controlplane.protocol.frames import AgentFrame
 from controlplane.protocol.samples import DeviceSample
-from controlplane.runtime import bus
+from controlplane.runtime import bus, events
 from controlplane.runtime.clock import now_s
 from controlplane.runtime.seal import seal
 from controlplane.sentinel.history import History
 from controlplane.sentinel.live_state import Heard, LiveState
-from controlplane.telemetry.codec import METRICS, Part
+from controlplane.telemetry import services
+from controlplane.telemetry.codec import METRICS, Part, pack_whole
 from controlplane.telemetry.models import TelemetryChunk
 from controlplane.telemetry.selectors import node_series, pending_name
 from controlplane.telemetry.services import store_chunks
@@ -72,7 +74,7 @@ def test_a_chart_has_each_second_while_it_is_shown_and_after_it_is_stored(node: 
     assert whole["t"] == [sentinel.began_s + second for second in range(1, 6)]
     assert whole["temperature_c"] == [52.0, 54.0, 56.0, 58.0, 60.0]
     assert len(bus.read_parts(pending_name(node.id))) == 5, "a part each, none written twice"
-    assert sentinel.history.flush(now_s(), known={node.id}, force=True) == 1
+    assert sentinel.history.force(known={node.id}) == 1
     assert bus.read_parts(pending_name(node.id)) == []
     assert sentinel.series() == whole
     sentinel.second()
@@ -114,6 +116,24 @@ def test_what_others_wrote_among_the_parts_is_left_out_and_the_rest_is_read(node
 def test_a_node_that_is_in_no_table_any_more_costs_no_other_its_chunk(node: Node) -> None:
     part = Part(t_ms=np.array([1_700_000_000_000]), devices=[0], whole=np.zeros((len(METRICS), 1, 1), dtype=np.int32))
     assert store_chunks({"node_gone": part, node.id: part}) == 1
+    TelemetryChunk.objects.all().delete()
+    with events.unit_of_work():
+        assert store_chunks({"node_gone": part, node.id: part}) == 1, "where its write is one of a larger unit, too"
     assert store_chunks({node.id: part}) == 1, "the same one again is the one that is there"
     assert TelemetryChunk.objects.get().node_id == node.id
     assert store_chunks({}) == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_chunk_is_packed_before_its_transaction_begins(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of the lease is held in it."""
+    part = Part(t_ms=np.array([1_700_000_000_000]), devices=[0], whole=np.zeros((len(METRICS), 1, 1), dtype=np.int32))
+    inside: list[bool] = []
+
+    def pack(whole: Part) -> bytes:
+        inside.append(connection.in_atomic_block)
+        return pack_whole(whole)
+
+    monkeypatch.setattr(services, "pack_whole", pack)
+    assert store_chunks({node.id: part}, events.unit_of_work) == 1
+    assert inside == [False]

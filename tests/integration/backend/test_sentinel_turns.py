@@ -1,0 +1,124 @@
+"""What a sentinel does when one part of its work fails, or is long: the rest goes on, in time."""
+
+import time
+
+import pytest
+from django.db import OperationalError
+from pytest_django.fixtures import Settings
+
+from controlplane.fleet.models import Node
+from controlplane.runtime.clock import now_s
+from controlplane.runtime.models import ClockStep, ProcessBeat
+from controlplane.sentinel import history
+from controlplane.sentinel.leadership import Leadership
+from controlplane.sentinel.shard import Shard, Turn
+from controlplane.telemetry.models import TelemetryChunk
+from tests.integration.backend.builders import make_fleet
+from tests.integration.backend.sentinels import Redis, Scene
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def redis(monkeypatch: pytest.MonkeyPatch) -> Redis:
+    return Redis(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def _fleet() -> None:
+    make_fleet(3)
+
+
+def test_history_of_a_shard_that_is_given_is_stored_some_a_turn_and_ends_though_its_nodes_say_more(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "FORCED_AT_ONCE", 1)
+    scene, given = Scene(1, "a"), []
+    scene.lead("a", 0, term=1)
+    shard, nodes = scene.sentinels["a"].shards[0], Node.objects.count()
+    scene.turn("a", scene.frames())
+    scene.sentinels["a"].leadership.giving = {0: "b"}
+    monkeypatch.setattr(scene.sentinels["a"].leadership, "hand_over", lambda *which: given.append(which))
+    for turn in range(1, nodes + 1):
+        assert given == []
+        scene.turn("a", scene.frames())
+        assert TelemetryChunk.objects.count() == turn
+    assert nodes > 1 and given == [(0, 1, "b")] and shard.history.waiting() > 0, "the other one has heard the rest"
+
+
+def test_a_shard_whose_turn_fails_keeps_no_other_from_being_led(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    settings.SENTINEL_SHARDS = 2
+    scene, served = Scene(2, "a"), []
+    real = Shard.lead
+
+    def lead(self: Shard, turn: Turn, *, paused: bool) -> bool:
+        if self.number == 0:
+            raise KeyError("a bug of ours")
+        served.append(self.number)
+        return real(self, turn, paused=paused)
+
+    monkeypatch.setattr(Shard, "lead", lead)
+    scene.lead("a", 0, 1, term=1)
+    scene.turn("a", scene.frames())
+    assert served == [1]
+    assert scene.sentinels["a"].blind_until > time.monotonic(), "its silence is no evidence"
+
+
+def test_a_step_of_the_clock_that_another_leader_found_is_none_of_ours_any_more(redis: Redis) -> None:
+    scene = Scene(1, "a")
+    scene.lead("a", 0, term=1)
+    scene.turn("a", scene.frames())
+    sentinel = scene.sentinels["a"]
+    ProcessBeat.objects.filter(name="lease:sentinel").update(term=2)
+    sentinel._steps.append((3600.0, now_s(), 5.0))
+    sentinel._move_due()
+    assert not sentinel._steps
+    assert not ClockStep.objects.exists()
+
+
+def test_which_shards_another_one_leads_is_known_by_their_leases() -> None:
+    """Only of these history is kept for no longer than the other's next chunks."""
+    a, b = Leadership("a", 2), Leadership("b", 2)
+    a.turn()
+    assert a.elsewhere == frozenset()
+    b.turn()
+    assert b.elsewhere == {0, 1}
+    a.leave()
+    b.turn()
+    b.turn()
+    assert b.elsewhere == frozenset()
+
+
+def test_a_lease_that_a_long_write_held_is_renewed_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, real, held = Leadership("a", 2), Leadership._renew, {1}
+    a.turn()
+    a._renewed_at -= 60.0
+
+    def renew(self: Leadership, terms: dict[int, int], *, unwatched: bool) -> tuple[set[int], set[int]]:
+        renewed, ours = real(self, terms, unwatched=unwatched)
+        return renewed - held, ours
+
+    monkeypatch.setattr(Leadership, "_renew", renew)
+    a.turn()
+    kept_s = a.held[1].kept_s
+    held.clear()
+    a.turn()
+    assert a.held[1].kept_s > kept_s
+
+
+def test_who_ends_in_an_outage_of_the_database_ends_all_the_same(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise OperationalError("the connection is lost")
+
+    scene = Scene(1, "a")
+    scene.lead("a", 0, term=1)
+    scene.turn("a", scene.frames())
+    sentinel = scene.sentinels["a"]
+    sentinel.net.start()
+    sentinel.leadership.start()
+    monkeypatch.setattr(Shard, "store", away)
+    monkeypatch.setattr(Leadership, "leave", away)
+    sentinel._leave()
+    assert not sentinel.leadership._thread.is_alive()
