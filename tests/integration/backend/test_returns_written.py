@@ -1,5 +1,6 @@
 """The writer of a web process: whose hello it applies, in which turn, and that no end of a session is lost."""
 
+import threading
 from typing import Any
 
 import pytest
@@ -60,6 +61,30 @@ def test_ends_that_could_not_be_written_are_written_with_the_next(monkeypatch: p
     for name, node in fleet.nodes.items():
         writer._step([Item(node_id=node.id, session_id=f"web.{name}", callback=lambda *_: None)])
     assert [len(ended) for ended in tries] == [1, 2]
+    assert not Node.objects.filter(connected=True).exists()
+
+
+def test_ends_that_could_not_be_written_are_tried_again_though_nothing_else_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = make_fleet(2)
+    writer, real, written = Writer(lambda *_: None), sessions.close_sessions, threading.Event()
+    tries: list[int] = []
+
+    def twice_away(ended: dict[str, str]) -> set[str]:
+        tries.append(len(ended))
+        if len(tries) < 3:
+            raise ValueError("away")
+        written.set()
+        return real(ended)
+
+    monkeypatch.setattr("controlplane.live.writer.close_sessions", twice_away)
+    monkeypatch.setattr("controlplane.live.writer.RETRY_S", 0.05)
+    for name, node in fleet.nodes.items():
+        writer.put(Item(node_id=node.id, session_id=f"web.{name}", callback=lambda *_: None))
+    writer.start()
+    assert written.wait(30.0)
+    writer.stop()
     assert not Node.objects.filter(connected=True).exists()
 
 
