@@ -96,7 +96,7 @@ def test_after_redis_lost_it_or_another_sentinel_has_written_there_it_is_all_the
     assert len(sentinel.series()["t"]) == 7
 
 
-def test_what_others_wrote_among_the_parts_is_left_out_and_the_rest_is_read(node: Node) -> None:
+def test_what_others_wrote_among_the_parts_is_left_out(node: Node) -> None:
     sentinel = Sentinel(node, round(now_s()) - 100.0)
     for _ in range(2):
         sentinel.second()
@@ -109,7 +109,21 @@ def test_what_others_wrote_among_the_parts_is_left_out_and_the_rest_is_read(node
     bus.client().append(
         key, b"\xff\xff\xff\xff" + bytes(np.random.default_rng(1).integers(0, 256, 200, dtype=np.uint8))
     )
-    assert sentinel.series()["t"] == [sentinel.began_s + 1, sentinel.began_s + 2], "repeats are no later than the last"
+    assert sentinel.series()["t"] == [sentinel.began_s + 1, sentinel.began_s + 2]
+
+
+def test_of_what_others_wrote_among_the_parts_no_more_is_read_than_the_first_and_old_parts_hide_no_newer_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    noted: list[str] = []
+    monkeypatch.setattr(bus.tally, "note", lambda reason, detail: noted.append(detail))
+    with monkeypatch.context() as before:
+        before.setattr("controlplane.runtime.seal.now_s", lambda: now_s() - bus.PARTS_AGE_S - 60.0)
+        bus.write_parts([("a", [b"old"], True)])
+    bus.write_parts([("a", [b"first", b"second"], False)])
+    bus.client().append("hf:parts:a", bytes(100_000))
+    assert bus.read_parts("a") == [b"first", b"second"]
+    assert noted == ["a: late", "a: unsealed"]
 
 
 @pytest.mark.django_db(transaction=True)
