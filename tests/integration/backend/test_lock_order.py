@@ -4,6 +4,7 @@ A pass over a job holds its row and waits for the fleet. Were the row written me
 would wait for the other, until PostgreSQL ended one. SQLite has one writer, so what is looked at is the order.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 from django.db import connection, transaction
 from django.db.transaction import TransactionManagementError
 
+from controlplane.fleet import identity
+from controlplane.fleet.models import Node, NodeLife
 from controlplane.jobs.models import Job
 from controlplane.protocol.frames import RankExited
 from controlplane.recovery import ingest, requests
@@ -103,3 +106,30 @@ def test_rows_are_locked_by_key_however_many_are_named() -> None:
         for named in ([], names[:3], [*names, *names[:1]]):
             assert list(lock_rows(Job, [*named, *(job.pk for job in jobs)]).values()) == jobs
         assert lock_rows(Job, []) == {}
+
+
+@pytest.mark.skipif("connection.vendor != 'postgresql'", reason="SQLite has one writer, and locks no row")
+def test_who_is_admitted_waits_for_no_other_node_whose_row_somebody_holds() -> None:
+    fleet, held, end = make_fleet(2), threading.Event(), threading.Event()
+    first, other = (fleet.nodes[name].id for name in ("n1", "n2"))
+    Node.objects.update(boot_id="", journal_id="", session_counter=0)
+    NodeLife.objects.all().delete()
+    shown = identity.Shown(boot_id="b", journal_id="j", machine_id="m", counter=5)
+
+    def hold() -> None:
+        with transaction.atomic():
+            lock_row(Node, first)
+            held.set()
+            end.wait(20.0)
+        connection.close()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        assert held.wait(10.0)
+        found = identity.admit_plain([(first, shown), (other, shown)])
+        assert not end.is_set() and found == [None, identity.ADMIT], "that one is judged by itself, and waits alone"
+    finally:
+        end.set()
+        thread.join(20.0)
+    assert identity.admit_plain([(first, shown)]) == [identity.ADMIT]
