@@ -11,7 +11,7 @@ from controlplane.jobs.models import Job
 from controlplane.policy.signals.nodes import NodeSilent
 from controlplane.recovery import health_gate, signals
 from controlplane.recovery.models import Signal
-from controlplane.runtime import beats
+from controlplane.runtime import beats, bus
 from controlplane.runtime.clock import now_s
 from controlplane.runtime.models import ProcessBeat
 from controlplane.runtime.shards import shard_of
@@ -54,7 +54,7 @@ def spread(sharded: None, redis: Redis) -> Scene:
     return scene
 
 
-def test_what_several_tell_is_read_as_one(spread: Scene, redis: Redis) -> None:
+def test_what_several_tell_is_read_as_one(spread: Scene, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = set(Node.objects.values_list("id", flat=True))
     assert {shard_of(node, COUNT) for node in nodes} == {0, 1, 2}
     assert set(health_gate.silent_by_node() or {}) == nodes
@@ -65,6 +65,12 @@ def test_what_several_tell_is_read_as_one(spread: Scene, redis: Redis) -> None:
     assert not health_gate.is_blind()
     views = node_views(list(Node.objects.order_by("pk")))
     assert len(views) == 9
+    asked: list[str] = []
+    mine = Node.objects.order_by("pk")[0]
+    with monkeypatch.context() as counting:
+        counting.setattr(bus, "read_live_of", lambda names: asked.extend(names) or {})
+        node_views([mine])
+    assert asked == [f"node:{mine.id}", f"nodes/{shard_of(mine.id, COUNT)}"], "of no shard but its own"
     risks = {name: part for name, part in redis.live.items() if name.startswith("fleet/")}
     assert len(risks) == COUNT
     redis.live["fleet/1"] = {"reachable_risk": 0.4}
@@ -143,7 +149,7 @@ def test_maps_of_shards_are_together_the_map_of_the_fleet(sharded: None) -> None
     follower.turn()
     for number, part in enumerate(follower.maps):
         assert {shard_of(node, COUNT) for node in part.nodes} <= {number}
-        for name in ("nodes", "devices", "placed", "jobs_on", "limits", "error_s"):
+        for name in ("nodes", "devices", "placed", "jobs_on", "limits", "error_s", "nodes_of"):
             getattr(joined, name).update(getattr(part, name))
     assert joined == whole
     job = Job.objects.get()
