@@ -88,6 +88,11 @@ def test_one_shard_that_nobody_leads_or_whose_leader_is_blind_makes_blind(spread
     redis.live["sight/1"] = sight | {"clock_set_s": 5.0, "clock_step_s": 3.0}
     assert not health_gate.is_blind()
     assert health_gate.clock_step() == (5.0, 3.0)
+    for at_s in (-0.5, 0.5):
+        # Whichever leader has written last, and whatever it saw of a clock that was set back since.
+        redis.live["sight/0"] = sight | {"clock_set_s": 4.0, "clock_step_s": 9.0, "at_s": sight["at_s"] + at_s}
+        redis.live["sight/2"] = sight | {"clock_set_s": sight["at_s"] + 7200.0, "clock_step_s": 1.0}
+        assert health_gate.clock_step() == (5.0, 3.0)
 
 
 def test_of_a_job_in_several_shards_one_tells_the_page_and_rings(
