@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from django.db import DatabaseError, connection, transaction
@@ -22,8 +21,7 @@ from controlplane.runtime.errors import LostLead
 from controlplane.runtime.isolate import isolated
 from controlplane.runtime.models import FrameCounter, ProcessBeat
 from controlplane.runtime.outages import is_outage
-from controlplane.sentinel import scan, seeds
-from controlplane.sentinel import shard as shard_module
+from controlplane.sentinel import seeds
 from controlplane.sentinel.fence import Fence
 from controlplane.sentinel.heard import Heard
 from controlplane.sentinel.leadership import Held, Leadership
@@ -216,14 +214,6 @@ def test_a_lease_that_cannot_be_taken_keeps_no_other_from_being_led(monkeypatch:
     monkeypatch.setattr(Leadership, "_raise", wrong)
     a.turn()
     assert set(a.held) == {1}
-
-
-def test_each_kind_of_write_of_a_scan_is_fenced(redis: Redis, hot: Device) -> None:
-    """Nothing in `scan` opens a unit of work of its own."""
-    for module in (scan, shard_module):
-        text = Path(module.__file__).read_text()
-        assert "with events.unit_of_work" not in text
-        assert "transaction.atomic" not in text
 
 
 def test_that_somebody_else_leads_is_no_fault_of_a_subject() -> None:

@@ -1,20 +1,26 @@
 """What a sentinel does when one part of its work fails, or is long: the rest goes on, in time."""
 
+import re
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection, transaction
 from pytest_django.fixtures import Settings
 
 from controlplane.fleet.models import Node
+from controlplane.jobs.models import Job
+from controlplane.recovery.models import Signal
 from controlplane.runtime.clock import now_s
-from controlplane.runtime.models import ClockStep, ProcessBeat
+from controlplane.runtime.models import ClockStep, Event, FrameCounter, ProcessBeat
 from controlplane.sentinel import history
 from controlplane.sentinel.leadership import Leadership
 from controlplane.sentinel.shard import Shard, Turn
 from controlplane.telemetry.models import TelemetryChunk
-from tests.integration.backend.builders import make_fleet
-from tests.integration.backend.sentinels import Redis, Scene
+from tests.integration.backend.builders import Fleet, live_ranks, make_fleet, run_job
+from tests.integration.backend.sentinels import BROKEN, Redis, Scene
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -25,8 +31,50 @@ def redis(monkeypatch: pytest.MonkeyPatch) -> Redis:
 
 
 @pytest.fixture(autouse=True)
-def _fleet() -> None:
-    make_fleet(3)
+def fleet() -> Fleet:
+    return make_fleet(4)
+
+
+@contextmanager
+def unfenced() -> Iterator[tuple[set[str], list[str]]]:
+    """(tables that were written, writes before which their transaction had not asked for the lease)."""
+    tables, found, asked = set[str](), list[str](), list[bool]()
+    lease = f'FROM "{ProcessBeat._meta.db_table}" WHERE "'
+
+    def watch(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: dict[str, Any]) -> Any:
+        if "term" in sql.partition("FROM")[0] and lease in sql and connection.in_atomic_block:
+            asked.append(True)
+            transaction.on_commit(asked.clear)
+        if write := re.match(r'(?:INSERT\b.*? INTO|UPDATE|DELETE FROM) "(\w+)"', sql):
+            tables.add(write[1])
+            if not asked:
+                found.append(sql)
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(watch):
+        yield tables, found
+
+
+def test_each_write_of_a_turn_is_behind_its_lease(redis: Redis, fleet: Fleet) -> None:
+    """A finding, one of silence, a wake-up for a replica that holds up the others, what was dropped, and history."""
+    run_job(fleet)
+    scene = Scene(1, "a")
+    scene.lead("a", 0, term=1)
+    scene.turn("a", scene.frames())
+    shard = scene.sentinels["a"].shards[0]
+    silent, broken = (live_ranks(Job.objects.get())[place].node_id for place in (0, -1))
+    shard.live_state.last_seen_s[shard.live_state.nodes[silent].row] -= 60.0
+    shard.live_state.dropped["?", "unknown_node"] += 3
+    shard.history.nodes[broken].first_s -= 1e6
+    assert shard.scanner.alone, "a replica holds up the others"
+    shard.scanner.alone = frozenset()
+    with unfenced() as (tables, found):
+        mine = [each for each in scene.frames({(broken, 0): BROKEN}) if each.node_id != silent]
+        scene.turn("a", mine)
+    assert found == []
+    models = (Signal, Job, FrameCounter, TelemetryChunk, Event)
+    assert {model._meta.db_table for model in models} <= tables
+    assert set(Signal.objects.values_list("kind", flat=True)) == {"device_reading", "node_silent"}
 
 
 def test_history_of_a_shard_that_is_given_is_stored_some_a_turn_and_ends_though_its_nodes_say_more(
