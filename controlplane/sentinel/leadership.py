@@ -22,7 +22,6 @@ from controlplane.runtime.logs import get
 from controlplane.runtime.models import ProcessBeat
 from controlplane.sentinel.leading import HUNG_S, LEASE_S, LOOK_S, RENEW_S, Lease, Member, Plan, plan
 
-ROLE = "sentinel"
 _log = get(__name__)
 
 
@@ -155,7 +154,7 @@ class Leadership:
 
     def _members(self, moment: float) -> list[Member]:
         found = []
-        for row in ProcessBeat.objects.filter(role=ROLE).exclude(detail__has_key="left"):
+        for row in ProcessBeat.objects.filter(role=beats.SENTINEL).exclude(detail__has_key="left"):
             same_s = self._seen.same_s(row.name, row.beat_at, moment)
             ready = frozenset(int(shard) for shard in row.detail.get("ready", ()))
             count = int(row.detail.get("count", 1))
@@ -245,7 +244,7 @@ class Leadership:
         for shard in list(self._terms):
             self.release(shard)
         self._set_held({})
-        beats.beat(ROLE, self.name, {**self.detail, "leads": False, "left": True})
+        beats.beat(beats.SENTINEL, self.name, {**self.detail, "leads": False, "left": True})
 
     def release(self, shard: int) -> None:
         """Give the lease back at once, where it is ours."""
@@ -279,4 +278,4 @@ class Leadership:
         if self.why:
             # Whoever counts shares counts without it.
             detail |= {"blind": True, "why": self.why, "left": True}
-        beats.beat(ROLE, self.name, detail)
+        beats.beat(beats.SENTINEL, self.name, detail)

@@ -82,7 +82,7 @@ class Sentinel:
     """Run once; `stop` from a signal or a test. `shards`: those that it hears, by number."""
 
     def __init__(self) -> None:
-        self.name, self.count = beats.process_name("sentinel"), settings.SENTINEL_SHARDS
+        self.name, self.count = beats.process_name(beats.SENTINEL), settings.SENTINEL_SHARDS
         self.leadership = Leadership(self.name, self.count)
         self.net = Net(self.leadership)
         self.follower = MapFollower(self.count)

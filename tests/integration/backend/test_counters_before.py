@@ -11,8 +11,9 @@ from controlplane.recovery.models import Signal
 from controlplane.runtime.clock import from_s
 from controlplane.sentinel import seeds
 from controlplane.sentinel.fleetmap import read_map
+from controlplane.sentinel.heard import Heard
 from controlplane.sentinel.history import History
-from controlplane.sentinel.live_state import Heard, LiveState
+from controlplane.sentinel.live_state import LiveState
 from controlplane.sentinel.scan import Scanner
 from tests.integration.backend.builders import make_fleet
 

@@ -18,8 +18,9 @@ from controlplane.recovery.models import Decision, Signal
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.recovery.sweep import expire_commands
 from controlplane.sentinel.fleetmap import read_map
+from controlplane.sentinel.heard import Heard
 from controlplane.sentinel.history import History
-from controlplane.sentinel.live_state import Heard, LiveState
+from controlplane.sentinel.live_state import LiveState
 from controlplane.sentinel.scan import Scanner
 from controlplane.telemetry.selectors import node_series
 from tests.integration.backend.builders import Fleet, commit_step, hello, live_ranks, make_fleet, run_job

@@ -14,8 +14,9 @@ from controlplane.protocol.samples import DeviceSample
 from controlplane.runtime import bus, events
 from controlplane.runtime.clock import now_s
 from controlplane.runtime.seal import seal
+from controlplane.sentinel.heard import Heard
 from controlplane.sentinel.history import History
-from controlplane.sentinel.live_state import Heard, LiveState
+from controlplane.sentinel.live_state import LiveState
 from controlplane.telemetry import services
 from controlplane.telemetry.codec import METRICS, Part, pack_whole
 from controlplane.telemetry.models import TelemetryChunk

@@ -14,8 +14,9 @@ from controlplane.protocol.samples import DeviceSample
 from controlplane.runtime import bus
 from controlplane.sentinel import history
 from controlplane.sentinel.columns import table
+from controlplane.sentinel.heard import Heard
 from controlplane.sentinel.history import History, values_of
-from controlplane.sentinel.live_state import Heard, LiveState
+from controlplane.sentinel.live_state import LiveState
 from controlplane.telemetry.codec import METRICS, MISSING, STEPS, Part, chunk_of, joined, pack_whole, unpack_part
 from controlplane.telemetry.held import BAND, BAND_RATIO, Held, bound
 

@@ -15,7 +15,8 @@ from controlplane.runtime import bus
 from controlplane.runtime.clock import from_s, iso
 from controlplane.sentinel import publishing
 from controlplane.sentinel.fleetmap import FleetMap, NodeInfo
-from controlplane.sentinel.live_state import Heard, LiveState
+from controlplane.sentinel.heard import Heard
+from controlplane.sentinel.live_state import LiveState
 from controlplane.sentinel.publishing import NODE_EVERY_S, REFRESH_S, Publisher
 
 REFS = {"a": RankRef("job_a", 1, 0, 2, 5), "b": RankRef("job_b", 1, 3, 1, 0)}

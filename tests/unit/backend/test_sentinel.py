@@ -15,7 +15,8 @@ from controlplane.protocol.states import Phase, RankState, Section
 from controlplane.sentinel import history
 from controlplane.sentinel.detect import RiskLatch, find_silent, mostly_silent
 from controlplane.sentinel.fleetmap import DeviceInfo, FleetMap, JobLimits, NodeInfo
-from controlplane.sentinel.live_state import GROW, Heard, LiveState, waves
+from controlplane.sentinel.heard import Heard, waves
+from controlplane.sentinel.live_state import GROW, LiveState
 from controlplane.sentinel.scores import COLUMNS, WINDOW, score
 from controlplane.telemetry.codec import METRICS, Chunk, Part, pack_whole, unpack
 from controlplane.telemetry.services import Unit
