@@ -17,10 +17,12 @@ from controlplane.fleet import identity
 from controlplane.fleet.models import Node, NodeLife
 from controlplane.jobs.models import Job
 from controlplane.protocol.frames import RankExited
-from controlplane.recovery import ingest, requests
+from controlplane.recovery import breaker_rows, ingest, requests
+from controlplane.recovery.disruption_models import Breaker
 from controlplane.recovery.fleet_pass import reconcile_fleet
 from controlplane.recovery.models import Request
 from controlplane.recovery.reconcile import reconcile_job
+from controlplane.runtime.clock import now
 from controlplane.runtime.ids import new_id
 from controlplane.runtime.locks import lock_row, lock_rows
 from controlplane.runtime.prepared import MOST
@@ -56,6 +58,14 @@ def test_a_node_that_comes_wakes_who_waits_for_nodes_after_its_own_rows_are_free
     job = waiting_job()
     with job_writes(job) as writes:
         ingest.open_session(fleet.nodes["n1"].id, "web2.n1", hello("n1"))
+    assert writes == [False]
+
+
+def test_a_breaker_that_is_closed_wakes_the_jobs_after_the_fleet_is_free() -> None:
+    job = run_job(make_fleet())
+    row = Breaker.objects.create(id="brk_1", code="evict", reason="r", opened_at=now(), decision_id="dec_1")
+    with job_writes(job) as writes:
+        breaker_rows.close(row.id, actor="user:ada", reason="the switch was replaced")
     assert writes == [False]
 
 
