@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Max
 
 from controlplane.fleet.models import Device
 from controlplane.policy.readings import READINGS
@@ -29,13 +28,13 @@ from controlplane.sentinel.detect import silent_count
 from controlplane.sentinel.fence import Fence
 from controlplane.sentinel.fleetmap import DEFAULT_SILENCE_S, FleetMap
 from controlplane.sentinel.heard import Heard
-from controlplane.sentinel.history import FULL, QUIET_S, QUIET_SAMPLES, REST_CHUNKS, History
+from controlplane.sentinel.history import FULL, QUIET_S, QUIET_SAMPLES, History
 from controlplane.sentinel.live_state import LiveState
 from controlplane.sentinel.ourselves import Deafness
 from controlplane.sentinel.publishing import Publisher
 from controlplane.sentinel.readings import Finding
 from controlplane.sentinel.scan import Scanner, tell_reading
-from controlplane.telemetry.models import TelemetryChunk
+from controlplane.telemetry.selectors import stored_until
 
 LATE_S = 30.0
 """Findings of so long are kept by who does not lead: longer than a shard is without a leader."""
@@ -105,9 +104,7 @@ class Shard:
 
     def begin(self, term: int) -> None:
         """To lead: nothing of what was known when we led before is true still, the rows are."""
-        kept_s = (REST_CHUNKS + 1.0) * settings.CHUNK_S
-        rows = TelemetryChunk.objects.filter(t0__gte=ago(kept_s)).values("node_id").annotate(newest=Max("t1"))
-        self.history.lead({row["node_id"]: row["newest"].timestamp() for row in rows.order_by()})
+        self.history.lead(stored_until())
         self.term, self.fence, self._giving = term, Fence(self.number, term), None
         self.scanner, watched = Scanner(self.fence.unit_of_work, self._mine), self.publisher.watched
         self.publisher = self._publisher()

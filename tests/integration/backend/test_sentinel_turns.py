@@ -13,7 +13,7 @@ from pytest_django.fixtures import Settings
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
 from controlplane.recovery.models import Signal
-from controlplane.runtime.clock import now_s
+from controlplane.runtime.clock import ago, from_s, now_s
 from controlplane.runtime.models import ClockStep, Event, FrameCounter, ProcessBeat
 from controlplane.sentinel import history
 from controlplane.sentinel.leadership import Leadership
@@ -124,6 +124,21 @@ def test_a_step_of_the_clock_that_another_leader_found_is_none_of_ours_any_more(
     sentinel._move_due()
     assert not sentinel._steps
     assert not ClockStep.objects.exists()
+
+
+def test_what_a_chunk_of_hours_has_is_not_stored_again_by_who_leads_next(redis: Redis) -> None:
+    """One that was stored after an outage of the database began long before."""
+    scene = Scene(1, "a")
+    scene.lead("a", 0, term=1)
+    for _ in range(2):
+        scene.turn("a", scene.frames())
+    shard = scene.sentinels["a"].shards[0]
+    node_id, pending = next(iter(shard.history.nodes.items()))
+    until_s, last_s = pending.t_s[0] if pending.t_s else pending.spans[0][0], pending.last_s
+    span = {"t0": ago(36_000.0), "t1": from_s(until_s), "samples": 7200, "codec": "q3", "payload": b""}
+    TelemetryChunk.objects.create(node_id=node_id, **span)
+    shard.begin(1)
+    assert shard.history.nodes[node_id].whole().t_ms.tolist() == [round(last_s * 1000.0)]
 
 
 def test_which_shards_another_one_leads_is_known_by_their_leases() -> None:
