@@ -14,7 +14,7 @@ from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
 from controlplane.recovery.models import Signal
 from controlplane.runtime.clock import ago, from_s, now_s
-from controlplane.runtime.models import ClockStep, Event, FrameCounter, ProcessBeat
+from controlplane.runtime.models import ClockStep, EventStream, FrameCounter, ProcessBeat
 from controlplane.sentinel import history
 from controlplane.sentinel.leadership import Leadership
 from controlplane.sentinel.shard import Shard, Turn
@@ -72,7 +72,7 @@ def test_each_write_of_a_turn_is_behind_its_lease(redis: Redis, fleet: Fleet) ->
         mine = [each for each in scene.frames({(broken, 0): BROKEN}) if each.node_id != silent]
         scene.turn("a", mine)
     assert found == []
-    models = (Signal, Job, FrameCounter, TelemetryChunk, Event)
+    models = (Signal, Job, FrameCounter, TelemetryChunk, EventStream)
     assert {model._meta.db_table for model in models} <= tables
     assert set(Signal.objects.values_list("kind", flat=True)) == {"device_reading", "node_silent"}
 
