@@ -374,7 +374,7 @@ def _stop_profile(profile: bool) -> None:
 def _fill_history(sentinel: Any, feeder: Feeder, seconds: int) -> None:
     """Samples of so many seconds before now, as if they had come then."""
     from controlplane.protocol.codec import decode_from_agent
-    from controlplane.sentinel.live_state import Heard
+    from controlplane.sentinel.heard import Heard
 
     if not seconds:
         return

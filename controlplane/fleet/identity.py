@@ -109,9 +109,9 @@ def admit_plain(asked: Sequence[tuple[str, Shown]]) -> list[Admission | None]:
 
 def _admit_plain(asked: Mapping[str, Shown]) -> set[str]:
     """Those that have no session yet, or another of the same boot and journal, and are in no doubt: they are
-    admitted."""
+    admitted. Of one that somebody else holds nobody else waits."""
     with events.unit_of_work():
-        nodes = lock_rows(Node, asked)
+        nodes = lock_rows(Node, asked, free_ones=True)
         lives, known = dict(_LIVES(nodes=nodes)), set(_KNOWN(nodes=[n.pk for n in nodes.values() if not n.boot_id]))
         plain = {
             node_id: node for node_id, node in nodes.items() if node_id in lives and _is_plain(node, asked[node_id])

@@ -45,9 +45,10 @@ LIVE = frozenset({"devices", "last_seen_age_s", "agent_cpu_ratio", "agent_rss_by
 
 
 def node_views(rows: Sequence[Node], *, live: bool = True) -> list[dict[str, Any]]:
-    """`node_view` of each, in as many queries and looks into Redis as for one. `live` False: without the live state."""
+    """`node_view` of each, in as many queries and looks into Redis as for one, of their shards alone. `live` False:
+    without the live state."""
     parts = parts_of(rows)
-    parts_of_all = shards.part_names("nodes")
+    parts_of_all = list(dict.fromkeys(shards.part_of("nodes", row.id) for row in rows))
     asked = [*(f"node:{row.id}" for row in rows), *parts_of_all]
     live_state = bus.read_live_of(asked) if rows and live else {}
     silent: dict[str, Any] = {}

@@ -1,8 +1,9 @@
 """All ranks of a job at once, as columns (`runtime.columns`) by their place in its layout, from a query for each
 table however many ranks there are.
 
-Shown are the newest attempt's slots, each by the newest incarnation that it has there. `heartbeat_age_s` and `step_s`
-are null where nobody has said: before a rank's first heartbeat and its first window of timings, and after its end.
+Shown are the newest attempt's slots, each by the newest incarnation that it has there, but for those whose place
+another slot has taken: what `jobs.present` calls current. `heartbeat_age_s` and `step_s` are null where nobody has
+said: before a rank's first heartbeat and its first window of timings, and after its end.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,14 +12,14 @@ from heapq import nsmallest
 from typing import Any
 
 import msgspec
-from django.db.models import Exists, OuterRef, QuerySet, Subquery
+from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
 
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Attempt, Job, Rank, RankSpeed, Replica
 from controlplane.jobs.numbers import NEWEST_ATTEMPT
 from controlplane.jobs.selectors import device_index, live_ranks
 from controlplane.protocol.spec import Parallelism, rank_coordinates, ranks_per_replica
-from controlplane.protocol.states import RankState
+from controlplane.protocol.states import RankState, ReplicaState
 from controlplane.runtime.columns import worded
 from controlplane.runtime.plain_rows import plain
 
@@ -104,7 +105,8 @@ def _answer(
 
 def _current(attempt: Attempt) -> QuerySet[Replica]:
     later = Replica.objects.filter(attempt=attempt, index=OuterRef("index"), incarnation__gt=OuterRef("incarnation"))
-    return Replica.objects.filter(~Exists(later), attempt=attempt)
+    current = Replica.objects.filter(~Exists(later), attempt=attempt)
+    return current.exclude(~Q(relieved=""), state=ReplicaState.EVICTED)
 
 
 def _lines(job: Job, current: QuerySet[Replica]) -> list[Line]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from django.db.models import QuerySet
+from django.db.models import QuerySet, Subquery
 
 from controlplane.changes.due.course import hashes_equal, ledger
 from controlplane.changes.packing import ids_in_words, ids_of
@@ -37,8 +37,9 @@ _MANY: Prepared[int] = Prepared(
 )  # fmt: skip
 """Its first rank above so many."""
 _NEWEST: Prepared[int] = Prepared(
-    lambda job, index: Replica.objects.filter(attempt__job_id=job, index=index)
-    .order_by("-attempt__number", "-incarnation").values_list("pk", flat=True)[:1],
+    lambda job, index: Replica.objects.filter(
+        attempt=Subquery(Attempt.objects.filter(job_id=job).order_by("-number").values("pk")[:1]), index=index
+    ).order_by("-incarnation").values_list("pk", flat=True)[:1],
     job=TEXT, index=NUMBER,
 )  # fmt: skip
 
@@ -148,9 +149,7 @@ def replica_summaries(replicas: QuerySet[Replica], *, live: Json | None = None, 
     """`replica_summary` of each of these of one job, in their sequence, in as many queries for thousands as for one.
     `ranks` False: without them."""
     rows = list(replicas)
-    newest = {}
-    for row in sorted(_slots(rows), key=lambda one: (one["attempt__number"], one["incarnation"])):
-        newest[row["index"]] = row["pk"]
+    newest = {row["index"]: row["pk"] for row in _slots(rows)}
     views = [_replica(row, newest.get(row.index)) for row in rows]
     if not ranks:
         return views
@@ -165,9 +164,10 @@ def replica_summaries(replicas: QuerySet[Replica], *, live: Json | None = None, 
 
 
 def _slots(rows: Sequence[Replica]) -> QuerySet[Replica, Json]:
-    """All incarnations in the slots of the job that these are of."""
-    found = Replica.objects.filter(attempt__job__in={row.attempt.job_id for row in rows})
-    return found.order_by().values("pk", "index", "incarnation", "attempt__number")
+    """All incarnations in the newest attempt of the job that these are of, the newest last."""
+    attempts = Attempt.objects.filter(job__in={row.attempt.job_id for row in rows}).order_by("-number")
+    found = Replica.objects.filter(attempt=Subquery(attempts.values("pk")[:1]))
+    return found.order_by("incarnation").values("pk", "index")
 
 
 def _replica(replica: Replica, newest_pk: int | None) -> Json:

@@ -143,7 +143,9 @@ def steps(
     wanted = micro_batch_count(spec_of(row).spec)
     found = [step_point(step, micro_batches=wanted) for step in with_parts(rows[:limit])]
     if older is not None:
-        found += step_rollups.points(row, number, since_step=since_step, limit=limit, among=among)
+        # Of steps that stay whole it is they that are shown, and no roll-up of those around them besides.
+        rolled_up = None if among is None else set(among) - {point["step"] for point in found}
+        found += step_rollups.points(row, number, since_step=since_step, limit=limit, among=rolled_up)
         found = sorted(found, key=lambda point: point["step"])[:limit]
     return found
 

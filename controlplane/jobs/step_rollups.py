@@ -11,9 +11,9 @@ from statistics import fmean
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Max, Min
+from django.db.models import F, Max, Min, OuterRef, Q, QuerySet, Subquery
 
-from controlplane.jobs.models import Job, StepRecord, StepRollup
+from controlplane.jobs.models import Attempt, Job, StepRecord, StepRollup
 from controlplane.jobs.numbers import spec_of
 from controlplane.jobs.present import Json, step_point
 from controlplane.jobs.step_rows import with_parts
@@ -32,29 +32,56 @@ Spans = Sequence[tuple[int, int]]
 """First and last step of what stays whole."""
 
 
-def roll_up(job: Job, attempt: int, *, before: datetime, whole: Spans, turns: int) -> int:
+def attempts_with_more(jobs: QuerySet[Job]) -> dict[str, list[int]]:
+    """By job, the numbers of its attempts that may have steps to roll up: those of which all is done, which is most of
+    them for ever, are left out by what stands at either end of theirs."""
+    mine = {"job": OuterRef("job"), "attempt": OuterRef("number")}
+    steps = StepRecord.objects.filter(**mine).values("step")
+    rolled_up = StepRollup.objects.filter(**mine).order_by("-bucket").values("bucket")
+    rows = Attempt.objects.filter(job__in=jobs.order_by().values("pk")).annotate(
+        oldest=Subquery(steps.order_by("step")[:1]),
+        last=Subquery(steps.order_by("-step")[:1]),
+        newest=Subquery(rolled_up[:1]),
+    )
+    more = Q(newest__isnull=True, last__gte=F("oldest") + NEWEST)
+    more |= Q(last__gte=F("newest") * SIZE + NEWEST + 2 * SIZE - 1)
+    found: dict[str, list[int]] = {}
+    for job_id, number in rows.filter(more).order_by("job", "number").values_list("job_id", "number"):
+        found.setdefault(job_id, []).append(number)
+    return found
+
+
+def roll_up(job: Job, attempt: int, *, before: datetime, whole: Spans, turns: int) -> tuple[int, int]:
     """Roll up steps of the attempt from before that moment, the oldest first, but for those that stay `whole`; in at
-    most so many transactions. Returns how many rows went."""
-    gone = 0
+    most so many transactions. Returns how many rows went, and in how many transactions."""
+    gone = used = 0
     steps = StepRecord.objects.filter(job=job, attempt=attempt).values_list("step", flat=True)
-    oldest, last = steps.order_by("step").first(), steps.order_by("-step").first()
-    if oldest is None or last is None:
-        return 0
+    last = steps.order_by("-step").first()
     newest = StepRollup.objects.filter(job=job, attempt=attempt).aggregate(newest=Max("bucket"))["newest"]
-    bucket = oldest // SIZE if newest is None else newest + 1
-    end = (last + 1 - NEWEST) // SIZE
-    for _ in range(turns):
+    bucket = 0 if newest is None else newest + 1
+    end = 0 if last is None else (last + 1 - NEWEST) // SIZE
+    while used < turns and (step := _next(steps, range(bucket * SIZE, end * SIZE), whole)) is not None:
+        bucket = step // SIZE
         until = min(bucket + BUCKETS_A_TURN, end)
-        if bucket >= until:
-            break
         with transaction.atomic():
             lock_row(Job, job.pk)
             removed, done = _turn(job, attempt, range(bucket, until), before, whole)
-        gone += removed
+        gone, used = gone + removed, used + 1
         if not done:
             break
         bucket = until
-    return gone
+    return gone, used
+
+
+def _next(steps: QuerySet[StepRecord, int], among: range, whole: Spans) -> int | None:
+    """The first of these steps that does not stay whole; what does is not read."""
+    begin = among.start
+    while (step := steps.filter(step__gte=begin, step__lt=among.stop).order_by("step").first()) is not None:
+        stays = [last for first, last in whole if first <= step <= last]
+        if not stays:
+            return step
+        begin = max(stays) + 1
+    return None
 
 
 def points(job: Job, attempt: int, *, since_step: int, limit: int, among: Collection[int] | None = None) -> list[Json]:

@@ -16,13 +16,15 @@ from typing import Any
 from django.db import connection
 from django.db.models import QuerySet
 
+from controlplane.changes.launches import REPORTED_AT_ONCE_RANKS
 from controlplane.changes.packing import Packed, packed, packed_whole, unpacked
 from controlplane.jobs.models import StepPart, StepRecord
 from controlplane.runtime.clock import ago
 from controlplane.runtime.pieces import batched
 from controlplane.runtime.prepared import MOMENT, NUMBER, TEXT, Change, Prepared, Several
 
-LARGE_RANKS = 64
+LARGE_RANKS = REPORTED_AT_ONCE_RANKS
+"""What is told at once by all ranks is kept in one row."""
 SETTLED_S = 10.0
 """As old as a step is when its parts are packed: agents tell of it within a moment of it."""
 PACKED_A_BATCH = 4

@@ -217,7 +217,7 @@ class WebProcess:
                 try:
                     for entry in self._batches.seal(batch):
                         at = await client.xadd(bus.STREAM, {"d": entry}, minid=self._room.oldest(), approximate=True)
-                        self._room.note(at.decode(), len(entry))
+                        self._room.note(at.decode(), len(entry), time.monotonic())
                 except redis.ResponseError as error:
                     # Not a stream, or one whose numbers are used up: none of us made it so.
                     tally.note("stream", str(error))

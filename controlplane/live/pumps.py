@@ -242,10 +242,11 @@ async def tell_health(process: "WebProcess") -> None:
 async def announce_watched(process: "WebProcess") -> None:
     """To the sentinel, which pictures our browsers watch: no others are made for them."""
     while True:
+        # First, so that what is watched while this is written is written at once.
+        process.hub.watching.clear()
         topics = process.hub.watched()
         said = topics if len(topics) <= MAX_WATCHED else None
         await process.in_thread(bus.write_live, {bus.watch_key(process.name): {"topics": said}})
-        process.hub.watching.clear()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(process.hub.watching.wait(), WATCHED_S)
 

@@ -31,6 +31,8 @@ MAX_WAITING = 5_000
 MAX_WAITING_A_NODE = 200
 MAX_TURN_EVENTS = 200
 GATHER_S = 0.01
+RETRY_S = 1.0
+"""Ends of sessions that could not be written are tried again so soon."""
 ALONE_S = 0.25
 """So long in a turn hellos are applied one by one."""
 # Events of one session that speak for another node before it is disconnected.
@@ -66,6 +68,7 @@ class Writer:
         self._waiting: Counter[str] = Counter()
         self._foreign: Counter[str] = Counter()
         self._ended: dict[str, str] = {}
+        self._retry_at = 0.0
         self._alone: deque[Item] = deque()
 
     def start(self) -> None:
@@ -107,18 +110,22 @@ class Writer:
             for step in _steps(turn):
                 self._step(step)
             self._open_some()
+            if self._ended and (ended or time.monotonic() >= self._retry_at):
+                self._write_ends()
             close_old_connections()
             if not self._queue.empty():
                 # Under load: let more come, so that one commit carries it, and let others write.
                 time.sleep(GATHER_S)
 
     def _turn(self, *, wait: bool) -> tuple[list[Item], bool]:
-        """Everything that waits (bounded; for the first, if `wait`); consecutive events of one session are joined."""
+        """Everything that waits (bounded); consecutive events of one session are joined. `wait`: for the first, until
+        an end of a session is to be tried again."""
         items: list[Item] = []
         count, ended = 0, False
         while count < MAX_TURN_EVENTS:
             try:
-                item = self._queue.get() if wait and not items else self._queue.get_nowait()
+                timeout_s = RETRY_S if self._ended else None
+                item = self._queue.get(timeout=timeout_s) if wait and not items else self._queue.get_nowait()
             except queue.Empty:
                 break
             if item is None:
@@ -179,10 +186,14 @@ class Writer:
         return there
 
     def _closed(self, items: list[Item]) -> None:
-        """Those that could not be written are tried again with the next that come."""
+        """Those that could not be written are tried again, with the next that come or soon."""
         for item in items:
             self._foreign.pop(item.session_id, None)
             self._ended[item.node_id] = item.session_id
+        self._write_ends()
+
+    def _write_ends(self) -> None:
+        self._retry_at = time.monotonic() + RETRY_S
         try:
             retrying(lambda: close_sessions(self._ended), "close sessions")
         except Exception:

@@ -58,7 +58,6 @@ MOVED: tuple[tuple[type[models.Model], str], ...] = (
     (SignInGate, "closed_until"),
     (MarkedLines, "told_at"),
 )
-LEASE_ROLE = "sentinel"
 MAX_COUNTED = 10_000
 _log = get(__name__)
 
@@ -145,10 +144,10 @@ def unwatched() -> Unwatched | None:
     """Asked before the lead is taken: by how much the clock was set while nobody led. What the boot of the machine
     of the leader before says beside the clock tells it, where we or another process of ours is on it too; else only
     that it was set back, as the lease then lies ahead. None: it was not, or that is not known."""
-    lease = beats.lease_clock(LEASE_ROLE)
+    lease = beats.lease_clock(beats.SENTINEL)
     there = None if lease is None else beats.boot_clock(lease.boot)
     if lease is None or there is None or there.up_s < lease.up_s:
-        step_s = -beats.ahead_s(LEASE_ROLE)
+        step_s = -beats.ahead_s(beats.SENTINEL)
         return Unwatched(step_s, now_s()) if step_s < -AHEAD_S else None
     later_s = sum(ClockStep.objects.filter(boot=lease.boot, up_s__gt=lease.up_s).values_list("step_s", flat=True))
     step_s = (there.wall_s - lease.wall_s) - (there.up_s - lease.up_s) - later_s

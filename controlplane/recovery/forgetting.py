@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from django.db import transaction
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from controlplane.changes.due.certificates import MAX_BEFORE, STEPS_AFTER_MAX
 from controlplane.jobs import step_rollups, step_rows
@@ -53,10 +53,12 @@ def forget_steps(older_than_s: float) -> int:
     if not older_than_s:
         return 0
     before, removed, left = ago(older_than_s), 0, MAX_TURNS
-    for job in _with_steps_before(older_than_s):
-        for attempt in Attempt.objects.filter(job=job).order_by("number").values_list("number", flat=True):
-            gone = step_rollups.roll_up(job, attempt, before=before, whole=list(_proving(job)), turns=left)
-            removed, left = removed + gone, left - -(-gone // (step_rollups.SIZE * step_rollups.BUCKETS_A_TURN))
+    for job_id, attempts in step_rollups.attempts_with_more(_with_steps_before(older_than_s)).items():
+        job = Job.objects.get(pk=job_id)
+        whole = list(_proving(job))
+        for attempt in attempts:
+            gone, turns = step_rollups.roll_up(job, attempt, before=before, whole=whole, turns=left)
+            removed, left = removed + gone, left - turns
             if left <= 0:
                 return removed
     return removed
@@ -70,19 +72,18 @@ def _pack(job_id: str) -> None:
             packed = bool(step_rows.pack_settled(job_id))
 
 
-def _with_steps_before(age_s: float) -> list[Job]:
+def _with_steps_before(age_s: float) -> QuerySet[Job]:
     """Jobs with such steps of which all that is to be proved is proved. One whose sums are not kept apart from its
     steps, or that has an incident of a release that did not note where it began, keeps them."""
     lasts = Q(recovered_at=None, resolved_at=None) | Q(certificate_due_at__isnull=False) | Q(began__isnull=True)
     lasting = Incident.objects.filter(lasts, job=OuterRef("pk"))
     due = Resumption.objects.filter(Q(recovered_at=None) | Q(certificate_due_at__isnull=False), job=OuterRef("pk"))
-    found = Job.objects.filter(
+    return Job.objects.filter(
         Exists(StepRecord.objects.filter(job=OuterRef("pk"), at__lt=ago(age_s))),
         Exists(JobPace.objects.filter(job=OuterRef("pk"), trained_s__isnull=False)),
         ~Exists(lasting),
         ~Exists(due),
     )
-    return list(found.order_by("pk"))
 
 
 def _proving(job: Job) -> Iterator[tuple[int, int]]:

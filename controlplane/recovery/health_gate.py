@@ -34,16 +34,18 @@ def _paused(part: dict[str, Any]) -> bool:
 
 
 def clock_step() -> tuple[float | None, float]:
-    """(server time to which the clock was last set, by how many seconds), as the sentinel saw it;
+    """(server time to which the clock was last set, by how many seconds), as a sentinel saw it;
     None: it was not set while one watched."""
-    seen = [part for part in shards.read_parts("sight") if part.get("clock_set_s") is not None]
-    newest = max(seen, key=lambda part: float(part.get("at_s", 0.0)), default=None)
-    return (None, 0.0) if newest is None else (float(newest["clock_set_s"]), float(newest.get("clock_step_s", 0.0)))
+    parts = [part for part in shards.read_parts("sight") if part.get("clock_set_s") is not None]
+    seen = [(float(part["clock_set_s"]), float(part.get("clock_step_s", 0.0))) for part in parts]
+    # The leaders of shards began to watch at different times. A step in the future is of a clock before the newest one.
+    latest_s = now_s() + AHEAD_S
+    return max(seen, key=lambda step: (step[0] <= latest_s, step[0]), default=(None, 0.0))
 
 
 def blind_reason() -> str:
     """Why the leading sentinel draws no conclusion from silence now; "" when it sees."""
-    leaders = [row.detail for row in beats.live("sentinel") if row.detail.get("leads")]
+    leaders = [row.detail for row in beats.live(beats.SENTINEL) if row.detail.get("leads")]
     if not leaders:
         return "no sentinel leads"
     for count in {int(detail.get("count", settings.SENTINEL_SHARDS)) for detail in leaders}:

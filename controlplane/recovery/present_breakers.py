@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import Count, QuerySet
+from django.db.models import Count, Q, QuerySet, Value
 
 from controlplane.changes.assembly.counted import WINDOW_S
 from controlplane.jobs.models import Rank
@@ -62,17 +62,24 @@ def breaker_summaries(rows: Sequence[Breaker]) -> list[Json]:
 
 
 def _held_by(rows: Sequence[Breaker]) -> dict[str, set[str]]:
-    """Of each breaker, by its id, the jobs of which something was held while it was open."""
+    """Of each breaker, by its id, the jobs of which something was held while it was open: each once, however many
+    decisions held it."""
     found: dict[str, set[str]] = {row.id: set() for row in rows}
     if not rows:
         return found
-    # A job's pass may meet the cap before the fleet's opens the breaker for it.
-    since = {row.id: row.opened_at - timedelta(seconds=WINDOW_S) for row in rows}
-    holds = Decision.objects.filter(
-        rule=replica_failure.RULE, choice=HOLD, at__gte=min(since.values()), job__isnull=False
-    )
-    for job_id, at, segment in holds.order_by().values_list("job_id", "at", "evidence__segment"):
-        for row in rows:
-            if segment == row.segment and since[row.id] <= at and (row.closed_at is None or at <= row.closed_at):
-                found[row.id].add(job_id)
+    first, *others = (_holds(row) for row in rows)
+    for breaker_id, job_id in first.union(*others):
+        found[breaker_id].add(job_id)
     return found
+
+
+def _holds(row: Breaker) -> QuerySet[Decision, tuple[str, str]]:
+    """Its id with that of each job."""
+    # A job's pass may meet the cap before the fleet's opens the breaker for it.
+    since = row.opened_at - timedelta(seconds=WINDOW_S)
+    while_open = Q(at__gte=since) if row.closed_at is None else Q(at__range=(since, row.closed_at))
+    # Compared in the database: SQLite reads a segment that is named like a number as one.
+    holds = Decision.objects.annotate(breaker=Value(row.id)).filter(
+        while_open, rule=replica_failure.RULE, choice=HOLD, job__isnull=False, evidence__segment=row.segment
+    )
+    return holds.order_by().values_list("breaker", "job_id")

@@ -28,7 +28,7 @@ from controlplane.recovery.apply import Behind, already_taken, apply_decision, l
 from controlplane.recovery.load import load_snapshot
 from controlplane.recovery.load_candidates import decided
 from controlplane.runtime import collecting, events, metrics
-from controlplane.runtime.clock import after, from_s, now, now_s
+from controlplane.runtime.clock import after, age_s, from_s, now, now_s
 from controlplane.runtime.errors import Conflict
 from controlplane.runtime.locks import lock_fleet, lock_row, retrying
 from controlplane.runtime.logs import get
@@ -37,9 +37,9 @@ from controlplane.runtime.prepared import MOMENT, TEXT, Prepared
 MAX_PASSES = 8
 RETRY_S = 0.5
 FAULT_RETRY_S = 5.0
-LEFT_RETRY_S = 5.0
-"""A job that is over is looked at so often while its attempt has not ended: nothing wakes it when a node goes out of
-reach with its last processes."""
+LEFT_RETRY_S, LEFT_LATEST_S, LEFT_RATIO = 5.0, 300.0, 0.1
+"""A job that is over is looked at so often while its attempt has not ended, as nothing wakes it when a node goes out of
+reach with its last processes: more and more seldom, by this share of the time since it is over."""
 # One placement at a time while a gang is sought; elsewhere the constraint on held devices is enough.
 PLACES = QUEUED_JOB | STARTING_JOB | {JobState.RECOVERING}
 
@@ -109,7 +109,7 @@ def _locked_pass(job_id: str) -> tuple[int, list[Behind]]:
         settle_stopping(job)
         if job.state in TERMINAL:
             left = job.attempts.filter(state=AttemptState.STOPPING).exists()
-            Job.objects.filter(pk=job_id).update(due_at=after(LEFT_RETRY_S) if left else None)
+            Job.objects.filter(pk=job_id).update(due_at=after(_left_s(job)) if left else None)
             return 0, []
         if job.state in PLACES:
             lock_fleet()
@@ -122,6 +122,12 @@ def _locked_pass(job_id: str) -> tuple[int, list[Behind]]:
         else:
             _store_next_pass(job, plan)
     return new, behind
+
+
+def _left_s(job: Job) -> float:
+    """After how many seconds a job that is over is looked at again."""
+    over_s = age_s(job.finished_at) or 0.0
+    return min(LEFT_LATEST_S, max(LEFT_RETRY_S, LEFT_RATIO * over_s))
 
 
 def _follow(behind: Behind) -> None:

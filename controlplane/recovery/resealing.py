@@ -54,8 +54,8 @@ def reseal(*, opened: bool = False) -> Resealed:
 
 def adopt(job_id: str, env: Mapping[str, str]) -> tuple[int, int]:
     """Seal these as the values of the job's `env`, for rows whose keys and agents are gone, and take the attempt and
-    epoch that its fence on the file system names, where they are newer than the rows, for what was started already (as
-    agents would report them); both numbers. Raises NotFound, Conflict (the job has other names)."""
+    epoch that its fence on the file system names, where they are newer than rows and agents' reports, for what was
+    started already (as agents would report them); both numbers. Raises NotFound, Conflict (the job has other names)."""
     with transaction.atomic():
         job = lock_row(Job, job_id)
         if job is None:
@@ -63,12 +63,13 @@ def adopt(job_id: str, env: Mapping[str, str]) -> tuple[int, int]:
         if (job.spec["spec"].get("env") or {}).keys() != env.keys():
             raise Conflict("the env of the spec has other names than the job's; submit the job again")
         newest = job.attempts.order_by("-number").first()
-        fenced = _fence(newest.checkpoint_dir) if newest is not None else (0, 0)
-        known = (newest.number if newest is not None else 0, job.epoch)
-        ahead = {"attempt": fenced[0], "epoch": fenced[1]} if fenced > known else {}
+        number, fenced = (newest.number, _fence(newest.checkpoint_dir)) if newest is not None else (0, (0, 0))
+        # What agents report may be ahead of the fence already.
+        known = max(number, job.ahead.get("attempt", 0)), max(job.epoch, job.ahead.get("epoch", 0))
+        ahead = {"attempt": fenced[0], "epoch": max(fenced[1], known[1])} if fenced > known else {}
         spec = environment.sealed(environment.with_env(job.spec, env), job_id)
         Job.objects.filter(pk=job_id).update(spec=spec, ahead=job.ahead | ahead)
-    return max(fenced, known)
+    return (ahead["attempt"], ahead["epoch"]) if ahead else known
 
 
 def _fence(directory: str) -> tuple[int, int]:

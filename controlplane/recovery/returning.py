@@ -173,12 +173,14 @@ def _is_first(node: Node, said: AgentHello, around: _Around) -> bool:
 
 def _settle(quiet: Mapping[str, Node], around: _Around) -> None:
     """Findings that these nodes are silent, or that a device is gone which its driver lists."""
+    over: list[tuple[signals.Signal, str]] = []
     for row in _FINDINGS(nodes=quiet):
         node = quiet[row.node_id or ""]
         if row.kind == NodeSilent.KIND:
-            signals.settle([row], f"node {node.name} is connected again")
+            over.append((row, f"node {node.name} is connected again"))
         elif around.devices[node.id].get(row.device_index, (False,))[-1]:
-            signals.settle([row], "the device is back")
+            over.append((row, "the device is back"))
+    signals.settle_together(over)
 
 
 def _named(said: AgentHello) -> set[str]:

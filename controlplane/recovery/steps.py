@@ -29,7 +29,7 @@ from controlplane.protocol.rank import StepReport
 from controlplane.protocol.spec import Parallelism, micro_batch_count, ranks_per_replica
 from controlplane.recovery import ledger_runs
 from controlplane.recovery.models import Signal, ViewRow
-from controlplane.recovery.row_queries import NEWEST_NUMBER, VIEW
+from controlplane.recovery.row_queries import NEWEST_NUMBER
 from controlplane.recovery.signals import tell_silence
 from controlplane.runtime import metrics, windows
 from controlplane.runtime.prepared import FIGURE, NUMBER, TEXT, Change, Prepared, Several
@@ -40,6 +40,11 @@ _CONTRIBUTING: Prepared[int] = Prepared(
     .order_by().values("attempt").annotate(number=Count("pk")).values_list("number", flat=True),
     job=TEXT, attempt=NUMBER,
 )  # fmt: skip
+_CONTRIBUTORS: Prepared[list[int] | None] = Prepared(
+    lambda job, epoch: ViewRow.objects.filter(job=job, epoch=epoch).values_list("install__contributors", flat=True)[:1],
+    job=TEXT, epoch=NUMBER,
+)  # fmt: skip
+"""Of an install that may name thousands of ranks."""
 _NOT_RESUMED: Prepared[int] = Prepared(
     lambda job, epoch: ViewRow.objects.filter(job=job, epoch=epoch, resumed_at=None).values_list("pk", flat=True),
     job=TEXT, epoch=NUMBER,
@@ -221,10 +226,10 @@ class StepMerge:
     def _gpus(self, job: Job, row: StepRecord) -> int:
         """Devices that contribute in the row's epoch; 0: its install is not known. Who joins with a view is not
         among its first contributors, and counts in it once it has caught up."""
-        view = VIEW.first(job=row.job_id, epoch=row.epoch)
-        if view is None or not view.install:
+        contributors = _CONTRIBUTORS.first(job=row.job_id, epoch=row.epoch)
+        if contributors is None:
             return 0
-        first = len(view.install["contributors"])
+        first = len(contributors)
         by_now = _CONTRIBUTING.first(job=job.pk, attempt=row.attempt) or 0
         layout = self.layouts[(row.job_id, row.attempt)]
         return max(first, by_now if row.epoch == job.epoch else 0) * ranks_per_replica(layout)

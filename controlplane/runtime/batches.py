@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -63,33 +64,50 @@ class BatchSealer:
         return seal(PURPOSE, bus.STREAM, _pack(Batch(process=self.process, number=self._number, items=items)))
 
 
+Id = tuple[int, int]
+"""Of an entry, by Redis: its clock in milliseconds, and a number. While its clock is behind, only the number rises."""
+
+
+class Kept(NamedTuple):
+    """An entry of ours. `noted_s`: when it was appended, by our own clock (monotonic)."""
+
+    id: Id
+    size_bytes: int
+    noted_s: float
+
+
 @dataclass(slots=True)
 class Room:
     """How much of the stream stays, as one web process sees it: its own newest `most_bytes`, and what is younger than
-    `most_s`, whichever is less. What other processes appended goes by the same moment. Times are those of Redis, which
-    are in each entry's id; a reader that is further behind misses numbers and says so."""
+    `most_s` both by Redis's clock, which is in each entry's id, and by ours, whichever is less. What other processes
+    appended goes by the same id. A reader that is further behind misses numbers and says so."""
 
     most_bytes: int = STREAM_BYTES
     most_s: float = MAX_AGE_S
-    kept: deque[tuple[int, int]] = field(default_factory=deque)
+    kept: deque[Kept] = field(default_factory=deque)
     kept_bytes: int = 0
-    _first_ms: int = 0
+    _first: Id = (0, 0)
 
-    def note(self, entry_id: str, size_bytes: int) -> None:
-        """An entry of ours was appended under this id. Raises ValueError for what is none."""
-        at_ms = int(entry_id.partition("-")[0])
-        self.kept.append((at_ms, size_bytes))
+    def note(self, entry_id: str, size_bytes: int, now_s: float) -> None:
+        """An entry of ours was appended under this id, now (monotonic). Raises ValueError for what is none."""
+        at_ms, _, number = entry_id.partition("-")
+        entry = Kept((int(at_ms), int(number)), size_bytes, now_s)
+        if entry.id < self._first or (self.kept and entry.id <= self.kept[-1].id):
+            # The stream was made anew, by a clock that is behind the one before: no id that we know is in it.
+            self.kept.clear()
+            self.kept_bytes, self._first = 0, (0, 0)
+        self.kept.append(entry)
         self.kept_bytes += size_bytes
-        self._first_ms = max(self._first_ms, at_ms - int(self.most_s * 1000.0))
-        while self.kept_bytes > self.most_bytes and len(self.kept) > 1:
-            self.kept_bytes -= self.kept.popleft()[1]
-            self._first_ms = max(self._first_ms, self.kept[0][0])
-        while self.kept[0][0] < self._first_ms:
-            self.kept_bytes -= self.kept.popleft()[1]
+        self._first = max(self._first, (entry.id[0] - int(self.most_s * 1000.0), 0))
+        while len(self.kept) > 1 and (self.kept_bytes > self.most_bytes or now_s - self.kept[0].noted_s > self.most_s):
+            self.kept_bytes -= self.kept.popleft().size_bytes
+            self._first = max(self._first, self.kept[0].id)
+        while self.kept[0].id < self._first:
+            self.kept_bytes -= self.kept.popleft().size_bytes
 
     def oldest(self) -> str:
         """The first id that stays; everything before it goes with the next entry."""
-        return str(self._first_ms)
+        return f"{self._first[0]}-{self._first[1]}"
 
 
 @dataclass(slots=True)

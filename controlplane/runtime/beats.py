@@ -24,7 +24,9 @@ STALE_S = 10.0
 FORGET_S = 3600.0
 # Several workers share the canaries: each finishes one only now and then.
 EXPORTER_STALE_S = 60.0
-EXPORTERS = ("sentinel", "worker", "beat", "store")
+SENTINEL = "sentinel"
+"""The role of the one process of which one leads."""
+EXPORTERS = (SENTINEL, "worker", "beat", "store")
 """Roles that serve their figures on a port of their own (`runtime.exporter`, `trainer.store.exporter`)."""
 _log = get(__name__)
 
@@ -121,7 +123,7 @@ def forget_old() -> int:
     return ProcessBeat.objects.filter(beat_at__lt=ago(FORGET_S)).exclude(role="lease").delete()[0]
 
 
-def lease_name(shard: int = 0, role: str = "sentinel") -> str:
+def lease_name(shard: int = 0, role: str = SENTINEL) -> str:
     """Of the row that says who leads. The first shard's is the one of what is done once for the whole fleet."""
     return f"lease:{role}.{shard}" if shard else f"lease:{role}"
 
@@ -136,7 +138,7 @@ def _clock() -> dict[str, Any]:
     return {"boot": boot, "up_s": up_s, "wall_s": now_s()}
 
 
-def led_since(role: str = "sentinel") -> datetime | None:
+def led_since(role: str = SENTINEL) -> datetime | None:
     """Since when the process leads that leads now; None: none ever has."""
     return ProcessBeat.objects.filter(name=f"lease:{role}").values_list("started_at", flat=True).first()
 

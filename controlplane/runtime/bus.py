@@ -26,7 +26,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from controlplane.runtime.logs import get
-from controlplane.runtime.seal import HEAD_BYTES, Broken, seal, tally, unseal
+from controlplane.runtime.seal import HEAD_BYTES, LATE, Broken, seal, tally, unseal
 
 STREAM = "hf:telemetry"
 SEQ_CHANNEL = "hf:seq"
@@ -273,7 +273,8 @@ def parts_bytes(parts: Sequence[bytes]) -> int:
 
 
 def read_parts(name: str) -> list[bytes]:
-    """What one of our processes wrote there, oldest first; [] for nothing, or when Redis is away."""
+    """What one of our processes wrote there, oldest first, up to what none of them did: where the next one would begin
+    then, nobody knows. [] for nothing, or when Redis is away."""
     raw = attempt(lambda c: _value(c, f"hf:parts:{name}")) or b""
     found: list[bytes] = []
     place = 0
@@ -283,6 +284,8 @@ def read_parts(name: str) -> list[bytes]:
             found.append(unseal("parts", name, raw[place + 4 : place + 4 + size], max_age_s=PARTS_AGE_S)[0])
         except Broken as error:
             tally.note("parts", f"{name}: {error}")
+            if error.code != LATE:
+                break
         place += 4 + size
     return found
 

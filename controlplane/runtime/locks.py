@@ -35,10 +35,11 @@ def lock_row(model: type[M], pk: str | int) -> M | None:
     return row
 
 
-def lock_rows(model: type[M], pks: Iterable[str]) -> dict[str, M]:
-    """Several rows, locked in order of their key, by key. Raises as `lock_row`."""
+def lock_rows(model: type[M], pks: Iterable[str], *, free_ones: bool = False) -> dict[str, M]:
+    """Several rows, locked in order of their key, by key. `free_ones`: without those that somebody else holds now.
+    Raises as `lock_row`."""
     _holds()
-    return {row.pk: row for row in _several(model)(pks=set(pks))}
+    return {row.pk: row for row in _several(model, free_ones)(pks=set(pks))}
 
 
 def _holds() -> None:
@@ -47,8 +48,9 @@ def _holds() -> None:
         raise TransactionManagementError("a row is locked inside a transaction")
 
 
-def _locking(model: type[M], **which: Any) -> "models.QuerySet[M]":
-    return model._default_manager.select_for_update(no_key=True).filter(**which).order_by("pk")
+def _locking(model: type[M], *, free_ones: bool = False, **which: Any) -> "models.QuerySet[M]":
+    locked = model._default_manager.select_for_update(no_key=True, skip_locked=free_ones)
+    return locked.filter(**which).order_by("pk")
 
 
 @cache
@@ -57,8 +59,8 @@ def _one(model: type[models.Model]) -> Prepared[Any]:
 
 
 @cache
-def _several(model: type[models.Model]) -> Prepared[Any]:
-    return Prepared(lambda pks: _locking(model, pk__in=pks), pks=Several(_key(model)))
+def _several(model: type[models.Model], free_ones: bool) -> Prepared[Any]:
+    return Prepared(lambda pks: _locking(model, free_ones=free_ones, pk__in=pks), pks=Several(_key(model)))
 
 
 def _key(model: type[models.Model]) -> "models.Field[Any, Any]":

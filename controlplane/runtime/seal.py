@@ -24,6 +24,8 @@ MAC_BYTES = 32
 HEAD_BYTES = MAC_BYTES + 8
 # How far the clocks of the server's machines may be apart.
 MAX_AHEAD_S = 60.0
+LATE = "late"
+"""Of a seal that is ours and of another time."""
 PEER = "(redis)"
 TELL_S = 1.0
 # Of somebody else's hand. Late and missing messages can be our own, after an outage.
@@ -68,7 +70,7 @@ def unseal(purpose: str, name: str, data: bytes, *, max_age_s: float) -> tuple[b
         raise Broken("unsealed")
     at_s: float = struct.unpack(">d", moment)[0]
     if not -MAX_AHEAD_S <= now_s() - at_s <= max_age_s:
-        raise Broken("late")
+        raise Broken(LATE)
     return payload, at_s
 
 

@@ -28,6 +28,12 @@ def part_name(name: str, shard: int, count: int) -> str:
     return name if count == 1 else f"{name}/{shard}"
 
 
+def part_of(name: str, node_id: str) -> str:
+    """The name of the part that the node's shard writes."""
+    count = settings.SENTINEL_SHARDS
+    return part_name(name, shard_of(node_id, count), count)
+
+
 def part_names(name: str) -> list[str]:
     """Of each shard."""
     count = settings.SENTINEL_SHARDS

@@ -89,8 +89,8 @@ class JobLimits:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetMap:
     """`placed`: every unreleased rank and its node; `jobs_on`: node to its jobs; `error_s`: when
-    a device was last accused of an error, in Unix seconds, of the last day; `out`: devices that are not there or
-    that something keeps from work."""
+    a device was last accused of an error, in Unix seconds, of the last day; `nodes_of`: of each job its nodes, also
+    those in other shards; `out`: devices that are not there or that something keeps from work."""
 
     nodes: dict[str, NodeInfo] = field(default_factory=dict)
     devices: dict[tuple[str, int], DeviceInfo] = field(default_factory=dict)
@@ -98,10 +98,14 @@ class FleetMap:
     jobs_on: dict[str, set[str]] = field(default_factory=dict)
     limits: dict[str, JobLimits] = field(default_factory=dict)
     error_s: dict[tuple[str, int], float] = field(default_factory=dict)
+    nodes_of: dict[str, set[str]] = field(default_factory=dict)
     out: set[tuple[str, int]] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
-        """Of devices that it was made with."""
+        """Of nodes and devices that it was made with."""
+        for node_id, jobs in self.jobs_on.items():
+            for job_id in jobs:
+                self.nodes_of.setdefault(job_id, set()).add(node_id)
         self.out.update(key for key, info in self.devices.items() if not (info.present and info.healthy))
 
 
@@ -112,11 +116,12 @@ def read_map() -> FleetMap:
 
 class MapFollower:
     """Keeps one `FleetMap` of each of `count` shards, which it changes in place, up to date. Of one thread. A job's
-    limits are in each of them."""
+    limits and its nodes are in each of them."""
 
     def __init__(self, count: int = 1) -> None:
         self._limits: dict[str, JobLimits] = {}
-        self.maps = tuple(FleetMap(limits=self._limits) for _ in range(count))
+        self._nodes_of: dict[str, set[str]] = {}
+        self.maps = tuple(FleetMap(limits=self._limits, nodes_of=self._nodes_of) for _ in range(count))
         self.whole_reads = 0
         self.touched: frozenset[str] | None = None
         """Nodes that the last turn read; None: all."""
@@ -125,7 +130,6 @@ class MapFollower:
         self._away: dict[str, datetime] = {}
         self._ranks_on: dict[str, list[RankRef]] = {}
         self._devices_of: dict[str, list[int]] = {}
-        self._nodes_of: dict[str, set[str]] = {}
 
     def turn(self) -> FleetMap:
         """Read what has changed since the last turn; the first shard's. The same objects each time; where it fails, all

@@ -5,8 +5,10 @@ appended to what Redis shows of the node. When the chunk is full its parts are r
 of their metrics, as the row that is stored. Readings are held as `telemetry.held` says, for a wave of nodes at once.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,18 +17,20 @@ import numpy as np
 from controlplane.protocol.readings import HISTORY, RISK
 from controlplane.runtime import bus, metrics
 from controlplane.runtime.isolate import isolated
+from controlplane.runtime.logs import get
 from controlplane.sentinel.columns import COLUMN, HELD_BACK, REASONS, Floats
 from controlplane.sentinel.heard import Heard, waves
 from controlplane.sentinel.live_state import LiveState
 from controlplane.telemetry.codec import METRICS, Part, Whole, joined, pack_part, storable, unpack_part
 from controlplane.telemetry.held import Held
 from controlplane.telemetry.selectors import pending_name
-from controlplane.telemetry.services import store_chunks
+from controlplane.telemetry.services import Unit, store_chunks
 
 MAX_SAMPLES = 7200
 QUIET_S = bus.LIVE_EXPIRE_S / 2
-FORCED_AT_ONCE = 500
-"""What a process that ends has stored stays, also if it is killed before it has stored all."""
+FORCED_AT_ONCE = 100
+"""What a process that ends has stored stays, also if it is killed before it has stored all; and the loop of one that
+gives a shard away is late by so many at most."""
 QUIET_SAMPLES = 3
 QUIET_AT_ONCE = 50
 """A fleet that is silent at once holds nothing up."""
@@ -37,10 +41,12 @@ SHOWN_AT_ONCE = 2500
 """Nodes whose newest samples are shown in a turn; of more nodes each waits for a few turns."""
 REST_SAMPLES = 30
 REST_CHUNKS = 2.0
-"""A sentinel that does not lead packs so many samples of a node at once, and keeps so many chunks."""
+"""A sentinel that does not lead packs so many samples of a node at once, and keeps so many chunks while another one
+does."""
 # Of one node: 7,200 samples of 8 devices.
 MAX_READINGS = 57_600
-Unit = Callable[[], AbstractContextManager[None]]
+FULL = "history_full"
+_log = get(__name__)
 _FROM = [COLUMN.get(reading.name, 0) for reading in HISTORY]
 _OWN = METRICS.index(RISK.name)
 _REMAP, _THROTTLED = METRICS.index("row_remap"), METRICS.index("throttled")
@@ -127,11 +133,14 @@ class Pending:
 
 class History:
     """One `Pending` a node; `chunk_s` is a chunk's length. Of a node that sends nothing for `quiet_s` all is stored
-    at once: what is only shown expires soon after, and its last readings are those that people ask for."""
+    at once: what is only shown expires soon after, and its last readings are those that people ask for. `lost`: samples
+    that it had no room for, by node, taken out by whoever reports them."""
 
     def __init__(self, chunk_s: float, *, quiet_s: float = QUIET_S) -> None:
         self.chunk_s, self.quiet_s = chunk_s, quiet_s
         self.nodes: dict[str, Pending] = {}
+        self.lost: Counter[str] = Counter()
+        self._full = False
         self._held = Held()
         self._unshown: dict[str, None] = {}
 
@@ -144,10 +153,13 @@ class History:
 
     def _has_room(self, item: Heard) -> bool:
         pending = self.nodes.setdefault(item.node_id, Pending())
-        if pending.samples >= MAX_SAMPLES or (pending.samples and item.at_s <= pending.last_s):
+        if pending.samples and item.at_s <= pending.last_s:
             return False
-        if pending.readings + len(item.frame.devices) > MAX_READINGS:
-            metrics.FRAMES.labels(result="history_full").inc()
+        if pending.samples >= MAX_SAMPLES or pending.readings + len(item.frame.devices) > MAX_READINGS:
+            self.lost[item.node_id] += 1
+            if not self._full:
+                self._full = True
+                _log.warning("history is lost: it could not be stored for too long", node_id=item.node_id)
             return False
         return True
 
@@ -167,22 +179,23 @@ class History:
             self._unshown[item.node_id] = None
             place += len(devices)
 
-    def waiting(self) -> int:
-        """Nodes of which something is not stored."""
-        return sum(bool(pending.samples) for pending in self.nodes.values())
+    def waiting(self, *, until_s: float = math.inf) -> int:
+        """Nodes of which something is not stored, of those that have samples of `until_s` or before."""
+        return len(self._unstored(until_s))
 
-    def flush(self, now_s: float, *, known: Collection[str], force: bool = False, unit: Unit = nullcontext) -> int:
-        """Store full chunks (when `force` of `FORCED_AT_ONCE` nodes all there is), those of nodes that have gone
-        quiet, and what is left of nodes that are not `known` any more; returns how many. What cannot be stored of one
-        node is dropped. `unit`: of the write (`sentinel.fence`)."""
+    def _unstored(self, until_s: float) -> list[str]:
+        return [node_id for node_id, each in self.nodes.items() if each.samples and each.first_s <= until_s]
+
+    def flush(self, now_s: float, *, known: Collection[str], unit: Unit = nullcontext) -> int:
+        """Store full chunks, those of nodes that have gone quiet, and what is left of nodes that are not `known` any
+        more; returns how many. What cannot be stored of one node is dropped. `unit`: of the write
+        (`sentinel.fence`)."""
         due, quiet = [], QUIET_AT_ONCE
         full = max(FULL_AT_ONCE, int(STORE_SLACK * len(self.nodes) / max(self.chunk_s, 1.0)))
         for node_id, pending in self.nodes.items():
             if not pending.samples:
                 continue
-            if force and len(due) >= FORCED_AT_ONCE:
-                break
-            if force or node_id not in known:
+            if node_id not in known:
                 due.append(node_id)
             elif now_s - pending.last_s >= self.quiet_s:
                 due += [node_id] if quiet > 0 else []
@@ -190,13 +203,19 @@ class History:
             elif now_s - pending.first_s >= self.chunk_s:
                 due += [node_id] if full > 0 else []
                 full -= 1
+        return self._store(due, known, unit)
+
+    def force(self, *, known: Collection[str], until_s: float = math.inf, unit: Unit = nullcontext) -> int:
+        """As `flush`, all there is of `FORCED_AT_ONCE` nodes of `waiting`."""
+        return self._store(self._unstored(until_s)[:FORCED_AT_ONCE], known, unit)
+
+    def _store(self, due: Collection[str], known: Collection[str], unit: Unit) -> int:
         wholes: dict[str, Part] = {}
         for node_id in due:
             isolated("history", node_id, partial(_put_whole, wholes, node_id, self.nodes[node_id]))
         if not due:
             return 0
-        with unit():
-            stored = store_chunks(wholes)
+        stored, self._full = store_chunks(wholes, unit), False
         for node_id in due:
             self._forget(node_id, gone=node_id not in known)
         bus.drop_parts([pending_name(node_id) for node_id in due])
@@ -237,12 +256,15 @@ class History:
                 isolated("history", node_id, partial(pending.drop_stored, stored_s[node_id]))
             pending.shown, pending.shown_bytes = 0, 0
 
-    def rest(self, now_s: float) -> None:
-        """While another one leads, it stores: kept is what its next chunks may lack."""
+    def rest(self, now_s: float, *, led: bool) -> None:
+        """While another one leads (`led`), it stores: kept is what its next chunks may lack. While nobody does, or
+        nobody knows, as in an outage of the database, all is kept that there is room for."""
+        if led:
+            self.lost.clear()
         for node_id, pending in self.nodes.items():
             if len(pending.t_s) >= REST_SAMPLES:
                 isolated("history", node_id, pending.pack)
-            if pending.samples and now_s - pending.first_s > REST_CHUNKS * self.chunk_s:
+            if led and pending.samples and now_s - pending.first_s > REST_CHUNKS * self.chunk_s:
                 pending.drop_before(now_s - REST_CHUNKS * self.chunk_s)
 
 

@@ -22,7 +22,6 @@ from controlplane.runtime.logs import get
 from controlplane.runtime.models import ProcessBeat
 from controlplane.sentinel.leading import HUNG_S, LEASE_S, LOOK_S, RENEW_S, Lease, Member, Plan, plan
 
-ROLE = "sentinel"
 _log = get(__name__)
 
 
@@ -57,14 +56,16 @@ class Seen:
 
 
 class Leadership:
-    """`held`: by shard. `follow`: shards to hear. `giving`: shards of ours, and to whom: given by the thread that has
-    stored what it holds of them (`hand_over`). `ready`: shards that it hears for long enough. `detail` is said with the
-    beat, and how long ago the other thread turned (`turned_at`, monotonic). `why` not empty: why we lead nothing."""
+    """`held`: by shard. `follow`: shards to hear. `elsewhere`: those that another one leads, as far as we know.
+    `giving`: shards of ours, and to whom: given by the thread that has stored what it holds of them (`hand_over`).
+    `ready`: shards that it hears for long enough. `detail` is said with the beat, and how long ago the other thread
+    turned (`turned_at`, monotonic). `why` not empty: why we lead nothing."""
 
     def __init__(self, name: str, count: int) -> None:
         self.name, self.count = name, count
         self.held: dict[int, Held] = {}
         self.follow: frozenset[int] = frozenset()
+        self.elsewhere: frozenset[int] = frozenset()
         self.giving: dict[int, str] = {}
         self.ready: frozenset[int] = frozenset()
         self.detail: dict[str, Any] = {}
@@ -98,6 +99,7 @@ class Leadership:
                 self.turn()
             except DatabaseError as error:
                 # No database, no lead: whoever reaches it takes the lease.
+                self.elsewhere = frozenset()
                 self._set_held({})
                 _log.warning("the database is away", error=str(error))
             except Exception:
@@ -115,6 +117,7 @@ class Leadership:
         leases = {shard: self._lease(shard, rows.get(shard), moment) for shard in range(self.count)}
         hung = moment - self.turned_at > HUNG_S
         wanted = plan(self.name, self.count, leases, self._members(moment), self._terms, hung=hung)
+        self.elsewhere = frozenset(s for s, lease in leases.items() if lease.owner != self.name and not lease.lapsed)
         self._set_held(self._kept(wanted, rows, moment))
         for shard in wanted.take:
             # What is wrong with one, such as a clock's step that cannot be moved, keeps no other from being led.
@@ -151,7 +154,7 @@ class Leadership:
 
     def _members(self, moment: float) -> list[Member]:
         found = []
-        for row in ProcessBeat.objects.filter(role=ROLE).exclude(detail__has_key="left"):
+        for row in ProcessBeat.objects.filter(role=beats.SENTINEL).exclude(detail__has_key="left"):
             same_s = self._seen.same_s(row.name, row.beat_at, moment)
             ready = frozenset(int(shard) for shard in row.detail.get("ready", ()))
             count = int(row.detail.get("count", 1))
@@ -168,8 +171,10 @@ class Leadership:
         kept = {shard: self.held[shard] for shard in wanted.keep if shard in self.held}
         if not terms or (moment - self._renewed_at < RENEW_S and kept.keys() == terms.keys()):
             return kept
-        self._renewed_at = moment
         renewed, ours = self._renew(terms, unwatched=0 in terms and 0 not in kept)
+        if len(renewed) == len(terms):
+            # Of those that a write of ours holds the lease is renewed at the next look, as long as it is ours.
+            self._renewed_at = moment
         metrics.TAKEN.labels(how="handed").inc(sum(shard in renewed for shard in wanted.accept))
         fresh = {
             shard: Held(term=terms[shard], kept_s=moment, handed=self._was_handed(shard, wanted)) for shard in renewed
@@ -239,7 +244,7 @@ class Leadership:
         for shard in list(self._terms):
             self.release(shard)
         self._set_held({})
-        beats.beat(ROLE, self.name, {**self.detail, "leads": False, "left": True})
+        beats.beat(beats.SENTINEL, self.name, {**self.detail, "leads": False, "left": True})
 
     def release(self, shard: int) -> None:
         """Give the lease back at once, where it is ours."""
@@ -273,4 +278,4 @@ class Leadership:
         if self.why:
             # Whoever counts shares counts without it.
             detail |= {"blind": True, "why": self.why, "left": True}
-        beats.beat(ROLE, self.name, detail)
+        beats.beat(beats.SENTINEL, self.name, detail)

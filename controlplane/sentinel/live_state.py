@@ -26,8 +26,6 @@ from controlplane.sentinel.heard import NOWHERE, Heard, LiveNode, LiveRank, wave
 from controlplane.sentinel.scoring import Scoring
 from controlplane.sentinel.watching import FleetWatch
 
-__all__ = ["GROW", "Heard", "LiveNode", "LiveRank", "LiveState", "waves"]
-
 GROW = 64
 # A rank may run before the tables that were read a moment ago name it: counted as unknown after this.
 STRANGE_S = 5.0

@@ -82,7 +82,7 @@ class Sentinel:
     """Run once; `stop` from a signal or a test. `shards`: those that it hears, by number."""
 
     def __init__(self) -> None:
-        self.name, self.count = beats.process_name("sentinel"), settings.SENTINEL_SHARDS
+        self.name, self.count = beats.process_name(beats.SENTINEL), settings.SENTINEL_SHARDS
         self.leadership = Leadership(self.name, self.count)
         self.net = Net(self.leadership)
         self.follower = MapFollower(self.count)
@@ -158,10 +158,15 @@ class Sentinel:
     def _move_due(self) -> None:
         """What is due is moved with each step of the clock, in the order of the steps; one that could not be
         done, as the database was away, is done in a later turn."""
-        while self._steps and (term := self.leadership.term()) is not None:
-            if not isolated("clock", "due", partial(self._move, Fence(0, term), *self._steps[0])):
-                return
-            self._steps.popleft()
+        try:
+            while self._steps and (term := self.leadership.term()) is not None:
+                if not isolated("clock", "due", partial(self._move, Fence(0, term), *self._steps[0])):
+                    return
+                self._steps.popleft()
+        except LostLead as error:
+            # Whoever took the lead found these steps by the lease, which a clock before them had kept.
+            _log.warning("leads no more", error=str(error))
+            self._steps.clear()
 
     def _move(self, fence: Fence, step_s: float, set_s: float, up_s: float) -> None:
         with fence.unit_of_work():
@@ -196,7 +201,10 @@ class Sentinel:
         counts = self._counts(now_s) if self.count > 1 and "scan" in due else {}
         for number, shard in list(self.shards.items()):
             others = [count for other, count in counts.items() if other != number]
-            self._serve(shard, replace(turn, others=(sum(each[0] for each in others), sum(each[1] for each in others))))
+            both = sum(each[0] for each in others), sum(each[1] for each in others)
+            # What is wrong with one keeps no other from being led.
+            if not isolated("sentinel_turn", str(number), partial(self._serve, shard, replace(turn, others=both))):
+                self._blind(f"a turn of shard {number} failed")
         if not self.reader.ok:
             self.stopping.wait(SCAN_S)
 
@@ -204,7 +212,7 @@ class Sentinel:
         """Lead it, or stand by for it."""
         held = self.leadership.held.get(shard.number)
         if held is None or held.term == shard.ended:
-            shard.rest(turn)
+            shard.rest(turn, led=shard.number in self.leadership.elsewhere)
             return
         if not held.holds(time.monotonic()):
             # Not renewed in time: it may be another one's by now, or ours still.
@@ -214,17 +222,17 @@ class Sentinel:
                 self._begin_to_lead(shard, held)
             if shard.lead(turn, paused=turn.moment < self.blind_until):
                 self._blind("most nodes are silent at once", for_s=self._return_s() + MARGIN_S)
-            if to := self.leadership.giving.get(shard.number):
-                self._hand_over(shard, to, turn.now_s)
+            to = self.leadership.giving.get(shard.number)
+            if shard.give(to, turn.now_s):
+                self._hand_over(shard, str(to))
         except LostLead as error:
             _log.warning("leads no more", error=str(error))
             shard.end()
 
-    def _hand_over(self, shard: Shard, to: str, now_s: float) -> None:
-        """All that we hold of it is stored before: who gets it has heard it too, and shows the rest."""
+    def _hand_over(self, shard: Shard, to: str) -> None:
+        """What we hold of it is stored before: who gets it has heard the rest too, and shows it."""
         term = shard.term
         assert term is not None
-        shard.store(now_s)
         with shard.fence.unit_of_work():
             self.leadership.hand_over(shard.number, term, to)
         shard.end()
@@ -336,18 +344,28 @@ class Sentinel:
         shard.begin(held.term)
 
     def _leave(self) -> None:
-        self.net.stop()
-        # The leases are kept while it stores, which takes seconds for thousands of nodes.
-        until_s = time.monotonic() + LEAVE_S
+        try:
+            self.net.stop()
+            # The leases are kept while it stores, which takes seconds for thousands of nodes.
+            self._store_all(time.monotonic() + LEAVE_S)
+        finally:
+            self.leadership.stop()
+            try:
+                self.leadership.leave()
+            except DatabaseError as error:
+                _log.warning("its leases are not given back, and lapse: the database is away", error=str(error))
+        _log.info("sentinel stopped", name=self.name)
+
+    def _store_all(self, until_s: float) -> None:
         for shard in self.shards.values():
             try:
-                if shard.term is not None and (left := shard.store(time.time(), until_s=until_s)):
+                if shard.term is not None and (left := shard.store(until_s=until_s)):
                     _log.warning("history is not stored: there was no more time", nodes=left, within_s=LEAVE_S)
             except LostLead as error:
                 _log.warning("leads no more", error=str(error))
-        self.leadership.stop()
-        self.leadership.leave()
-        _log.info("sentinel stopped", name=self.name)
+            except DatabaseError as error:
+                nodes = shard.history.waiting()
+                _log.warning("history is not stored: the database is away", nodes=nodes, error=str(error))
 
 
 def status_of(job_id: str, name: str, live: Mapping[str, Any]) -> RankStatus:

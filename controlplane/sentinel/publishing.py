@@ -8,10 +8,9 @@ of all nodes, which is new in each turn. To browsers goes what one of them watch
 can show, however large the fleet.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
-from itertools import chain
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -146,35 +145,33 @@ class Publisher:
             yield from ((topic, message) for topic in topics)
 
     def _wide(self, fleet: FleetMap) -> set[str]:
-        """Watched jobs on more nodes than a page can show."""
-        jobs = Counter(chain.from_iterable(fleet.jobs_on.values())) if self._has_jobs() else Counter[str]()
-        return {job_id for job_id, nodes in jobs.items() if nodes > MOST_NODES}
-
-    def _has_jobs(self) -> bool:
-        return self.watched is None or any(topic.startswith("job:") for topic in self.watched)
+        """Jobs on more nodes than a page can show, in all shards together."""
+        return {job_id for job_id, nodes in fleet.nodes_of.items() if len(nodes) > MOST_NODES}
 
     def _is_watched(self, topic: str) -> bool:
         return self.watched is None or topic in self.watched
 
     def _due(self, live_state: LiveState, now_s: float) -> list[str]:
-        """Nodes whose picture is written in this turn."""
+        """Nodes whose picture is written in this turn: first those whose picture expires soon, the oldest before the
+        others, then those that have said something."""
         rows = len(live_state.last_seen_s)
         if len(self._written_s) < rows:
             self._written_s = np.concatenate([self._written_s, np.full(rows - len(self._written_s), -np.inf)])
         age_s = now_s - self._written_s
         # An age below 0: the clock was set back.
-        recent = ((age_s >= 0.0) & (age_s < NODE_EVERY_S)).tolist()
-        due: list[str] = []
+        age_s[age_s < 0.0] = np.inf
+        old = np.flatnonzero(age_s[: len(live_state.names)] >= REFRESH_S)
+        by_age = old[np.argsort(-age_s[old], kind="stable")].tolist()
+        due = dict.fromkeys(islice((name for row in by_age if (name := live_state.names[row])), NODES_AT_ONCE))
+        recent = (age_s < NODE_EVERY_S).tolist()
         for node_id in live_state.changed:
+            if len(due) >= NODES_AT_ONCE:
+                break
             if not recent[live_state.nodes[node_id].row]:
-                due.append(node_id)
-                if len(due) >= NODES_AT_ONCE:
-                    break
+                due[node_id] = None
         for node_id in due:
-            del live_state.changed[node_id]
-        old = np.flatnonzero((age_s < 0.0) | (age_s >= REFRESH_S))[: NODES_AT_ONCE - len(due)].tolist()
-        names = [live_state.names[row] for row in old if row < len(live_state.names)]
-        return list(dict.fromkeys(due + [name for name in names if name]))
+            live_state.changed.pop(node_id, None)
+        return list(due)
 
     def _put_node(self, published: dict[str, Any], live_state: LiveState, node_id: str, now_s: float) -> None:
         node = live_state.nodes[node_id]

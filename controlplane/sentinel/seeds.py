@@ -7,6 +7,10 @@ a device that another one has replaced since.
 
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
+from itertools import islice
+
+from django.db.models import Window
+from django.db.models.functions import RowNumber
 
 from controlplane.recovery.models import Signal
 from controlplane.runtime.isolate import isolated
@@ -40,12 +44,14 @@ def name(live_state: LiveState, fleet: FleetMap, touched: Collection[str] | None
 def seed(live_state: LiveState, fleet: FleetMap, *, at_once: int = AT_ONCE) -> None:
     """Of the nodes that are watched since a moment ago."""
     watch = live_state.watch
-    began = {node_id: watch.begun.pop(node_id) for node_id in list(watch.begun)[:at_once]}
+    began = dict(islice(watch.begun.items(), at_once))
     if not began:
         return
+    # Whoever waits stays where the database does not answer.
     found = _newest_findings(began)
     for node_id, began_s in began.items():
         isolated("counters", node_id, partial(_seed, live_state, fleet, node_id, began_s, found))
+        del watch.begun[node_id]
 
 
 def _seed(live_state: LiveState, fleet: FleetMap, node_id: str, began_s: float, found: dict[Place, Signal]) -> None:
@@ -61,8 +67,9 @@ def _seed(live_state: LiveState, fleet: FleetMap, node_id: str, began_s: float, 
 
 def _newest_findings(node_ids: Collection[str]) -> dict[Place, Signal]:
     """The newest finding about each device of these nodes."""
-    rows = Signal.objects.filter(kind="device_reading", node_id__in=node_ids).order_by("seen_at")
-    return {(str(row.node_id), int(row.device_index)): row for row in rows if row.device_index is not None}
+    rows = Signal.objects.filter(kind="device_reading", node_id__in=node_ids, device_index__isnull=False)
+    newest = Window(RowNumber(), partition_by=["node_id", "device_index"], order_by=["-seen_at", "-id"])
+    return {(str(row.node_id), int(row.device_index or 0)): row for row in rows.annotate(age=newest).filter(age=1)}
 
 
 def _said(row: Signal, info: DeviceInfo, began_s: float, stored: Mapping[str, Total]) -> dict[str, Total]:

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Max
 
 from controlplane.fleet.models import Device
 from controlplane.policy.readings import READINGS
@@ -29,13 +28,13 @@ from controlplane.sentinel.detect import silent_count
 from controlplane.sentinel.fence import Fence
 from controlplane.sentinel.fleetmap import DEFAULT_SILENCE_S, FleetMap
 from controlplane.sentinel.heard import Heard
-from controlplane.sentinel.history import QUIET_S, QUIET_SAMPLES, REST_CHUNKS, History
+from controlplane.sentinel.history import FULL, QUIET_S, QUIET_SAMPLES, History
 from controlplane.sentinel.live_state import LiveState
 from controlplane.sentinel.ourselves import Deafness
 from controlplane.sentinel.publishing import Publisher
 from controlplane.sentinel.readings import Finding
 from controlplane.sentinel.scan import Scanner, tell_reading
-from controlplane.telemetry.models import TelemetryChunk
+from controlplane.telemetry.selectors import stored_until
 
 LATE_S = 30.0
 """Findings of so long are kept by who does not lead: longer than a shard is without a leader."""
@@ -83,6 +82,7 @@ class Shard:
         self.fence = Fence(number, 0)
         self.scanner, self.publisher = Scanner(mine=mine), self._publisher()
         self._late: deque[tuple[float, Finding]] = deque()
+        self._giving: tuple[str, float] | None = None
 
     def _publisher(self) -> Publisher:
         return Publisher(self.number, settings.SENTINEL_SHARDS, self._elsewhere)
@@ -104,10 +104,8 @@ class Shard:
 
     def begin(self, term: int) -> None:
         """To lead: nothing of what was known when we led before is true still, the rows are."""
-        kept_s = (REST_CHUNKS + 1.0) * settings.CHUNK_S
-        rows = TelemetryChunk.objects.filter(t0__gte=ago(kept_s)).values("node_id").annotate(newest=Max("t1"))
-        self.history.lead({row["node_id"]: row["newest"].timestamp() for row in rows.order_by()})
-        self.term, self.fence = term, Fence(self.number, term)
+        self.history.lead(stored_until())
+        self.term, self.fence, self._giving = term, Fence(self.number, term), None
         self.scanner, watched = Scanner(self.fence.unit_of_work, self._mine), self.publisher.watched
         self.publisher = self._publisher()
         self.publisher.watched = watched
@@ -117,8 +115,8 @@ class Shard:
         """Another one leads, or will in a moment: what our leases say of this term is old."""
         self.ended, self.term = self.term or self.ended, None
 
-    def rest(self, turn: Turn) -> None:
-        """While another one leads, or nobody knows whether we do: it writes."""
+    def rest(self, turn: Turn, *, led: bool) -> None:
+        """While another one leads (`led`), which writes, or nobody knows who does."""
         self.term = None
         self.live_state.dropped.clear()
         self._late.extend((turn.moment, finding) for finding in self.live_state.watch.news())
@@ -129,7 +127,7 @@ class Shard:
         for node_id in [each for each, began_s in begun.items() if turn.now_s - began_s > LATE_S]:
             del begun[node_id]
         if "history" in turn.due:
-            self.history.rest(turn.now_s)
+            self.history.rest(turn.now_s, led=led)
 
     def lead(self, turn: Turn, *, paused: bool) -> bool:
         """What is due. `paused`: nothing is concluded from silence. True: so many are silent at once that it is rather
@@ -150,12 +148,24 @@ class Shard:
             self.history.publish()
         return ours
 
-    def store(self, now_s: float, *, until_s: float = math.inf) -> int:
+    def store(self, *, until_s: float = math.inf) -> int:
         """All of the history that is not stored, in parts; of how many nodes it is not at `until_s` (monotonic).
         Raises LostLead."""
         while (left := self.history.waiting()) and time.monotonic() < until_s:
-            self.history.flush(now_s, known=self.fleet.nodes, force=True, unit=self.fence.unit_of_work)
+            self.history.force(known=self.fleet.nodes, unit=self.fence.unit_of_work)
         return left
+
+    def give(self, to: str | None, now_s: float) -> bool:
+        """Store what was heard until it was first to be given to `to`, a part a turn; True: all of it is. None: it is
+        to be given to nobody. Raises LostLead."""
+        if to is None:
+            self._giving = None
+            return False
+        if self._giving is None or self._giving[0] != to:
+            self._giving = to, now_s
+        heard_s = self._giving[1]
+        self.history.force(known=self.fleet.nodes, until_s=heard_s, unit=self.fence.unit_of_work)
+        return not self.history.waiting(until_s=heard_s)
 
     def _scan(self, turn: Turn, paused: bool) -> bool:
         self._raise_late(turn.moment)
@@ -196,6 +206,8 @@ class Shard:
     def _count_dropped(self) -> None:
         """What frames named and the tables do not, to the counters that people see."""
         dropped, self.live_state.dropped = self.live_state.dropped, Counter()
+        lost, self.history.lost = self.history.lost, Counter()
+        dropped += Counter({(node_id, FULL): number for node_id, number in lost.items()})
         for (node_id, reason), number in dropped.items():
             metrics.FRAMES.labels(result=reason).inc(number)
             info = self.fleet.nodes.get(node_id)

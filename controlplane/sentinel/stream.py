@@ -17,7 +17,7 @@ from controlplane.protocol.frames import AgentFrame
 from controlplane.runtime import bus, metrics
 from controlplane.runtime.batches import BatchReader, Item
 from controlplane.runtime.seal import Broken, tally
-from controlplane.sentinel.live_state import Heard
+from controlplane.sentinel.heard import Heard
 
 BLOCK_MS = 100
 MAX_ENTRIES = 100

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from django.db.models import QuerySet
+from django.db.models import OuterRef, QuerySet, Subquery
 
+from controlplane.fleet.models import Node
 from controlplane.runtime import bus
 from controlplane.runtime.clock import from_s
 from controlplane.runtime.logs import get
@@ -67,6 +68,13 @@ def node_chunks(node_ids: Sequence[str], since_s: float, until_s: float, *, stri
             chunks.append(_cut(pending, max(since_s, *(float(c.t_s[-1]) + 0.001 for c in chunks), 0.0), until_s))
         found[node_id] = [chunk for chunk in chunks if len(chunk.t_s)]
     return found
+
+
+def stored_until() -> dict[str, float]:
+    """Of each node the last moment of its newest chunk, however long that is."""
+    newest = TelemetryChunk.objects.filter(node=OuterRef("pk")).order_by("-t0").values("t1")[:1]
+    rows = Node.objects.annotate(until=Subquery(newest)).exclude(until=None).order_by()
+    return {node_id: until.timestamp() for node_id, until in rows.values_list("pk", "until")}
 
 
 def newest_totals(node_id: str, names: Sequence[str], *, before_s: float) -> dict[int, dict[str, tuple[int, float]]]:

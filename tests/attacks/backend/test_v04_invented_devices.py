@@ -21,8 +21,9 @@ from controlplane.recovery import ingest
 from controlplane.runtime import beats
 from controlplane.runtime.models import FrameCounter, ProcessBeat
 from controlplane.sentinel.fleetmap import read_map
+from controlplane.sentinel.heard import Heard
 from controlplane.sentinel.history import History
-from controlplane.sentinel.live_state import GROW, Heard, LiveState
+from controlplane.sentinel.live_state import GROW, LiveState
 from tests.integration.backend.builders import hello, live_ranks, make_fleet, ref_of, run_job
 from tests.integration.backend.conftest import eventually
 from tests.integration.backend.fleet_of_cores import World

@@ -9,6 +9,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from controlplane.jobs.models import Attempt, Rank, Replica
+from controlplane.jobs.present import replica_summary
 from tests.integration.api.conftest import Caller
 from tests.integration.api.test_mesh import large_job
 
@@ -54,6 +55,23 @@ def test_current_leaves_out_what_was_there_before(viewer: Caller) -> None:
     assert [(row["index"], row["incarnation"]) for row in items(viewer, f"{path}?current=true")] == [(0, 1), (1, 2)]
     assert [(row["index"], row["incarnation"]) for row in items(viewer, f"{path}?index=1")] == [(1, 2), (1, 1)]
     assert items(viewer, f"{path}?index=7") == []
+
+
+def test_what_is_current_is_what_the_mesh_shows(viewer: Caller) -> None:
+    """No slot of an attempt before, which had more of them, and none whose place another one has taken."""
+    job = large_job(4)
+    first = Attempt.objects.get(job=job)
+    Attempt.objects.update(state="ended")
+    attempt = Attempt.objects.create(job=job, number=2, layout=first.layout, replicas=2, checkpoint_dir="/x")
+    for index, fields in enumerate(({}, {"state": "evicted"}, {"state": "evicted", "relieved": "it is hot"})):
+        Replica.objects.create(attempt=attempt, index=index, incarnation=3, **({"state": "active"} | fields))
+    path = f"/jobs/{job.id}/replicas"
+    current = items(viewer, f"{path}?current=true&fields=index,attempt,incarnation")
+    assert [tuple(row.values()) for row in current] == [(2, 0, 3), (2, 1, 3)]
+    shown = msgspec.json.decode(viewer.get(f"/jobs/{job.id}/mesh").content)["replicas"]
+    assert [row["index"] for row in shown] == [0, 1]
+    slots = Replica.objects.filter(attempt__job=job).select_related("attempt").order_by("pk")
+    assert [replica_summary(row)["current"] for row in slots] == [False] * 4 + [True, True, False]
 
 
 @pytest.mark.parametrize("wrong", ["index=-1", "index=x", "current=perhaps", "slot=1"])

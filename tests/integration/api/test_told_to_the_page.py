@@ -12,7 +12,8 @@ from controlplane.protocol.samples import DeviceSample
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime import bus
 from controlplane.sentinel.fleetmap import FleetMap, NodeInfo
-from controlplane.sentinel.live_state import Heard, LiveState
+from controlplane.sentinel.heard import Heard
+from controlplane.sentinel.live_state import LiveState
 from controlplane.sentinel.publishing import Publisher
 from tests.integration.backend.builders import make_fleet, make_job
 

@@ -22,14 +22,15 @@ def fleet() -> Fleet:
     return make_fleet()
 
 
-def adopted(folder: Path, *fence: str, started: bool = True) -> Job:
-    """A job after the command, with these files in its fence."""
+def adopted(folder: Path, *fence: str, started: bool = True, ahead: dict[str, int] | None = None) -> Job:
+    """A job after the command, with these files in its fence. `ahead`: what agents have reported of it."""
     job = submit_job(job_spec(), owner="ada", actor="ada")
     file = folder / "job.yaml"
     file.write_bytes(msgspec.json.encode(environment.without_values(job.spec)))
     if started:
         reconcile_job(job.id)
         Attempt.objects.filter(job=job).update(checkpoint_dir=str(folder / "checkpoints"))
+    Job.objects.filter(pk=job.id).update(ahead=ahead or {})
     (folder / "checkpoints" / "FENCE").mkdir(parents=True)
     for name in fence:
         (folder / "checkpoints" / "FENCE" / name).write_bytes(b"fence")
@@ -46,6 +47,14 @@ def test_attempts_that_the_rows_do_not_know_are_counted_as_started(tmp_path: Pat
 @pytest.mark.parametrize("fence", [(), ("a0-e1",), ("a1-e0",), ("else",)])
 def test_a_fence_that_is_not_ahead_changes_nothing(tmp_path: Path, fence: tuple[str, ...]) -> None:
     assert adopted(tmp_path, *fence).ahead == {}
+
+
+@pytest.mark.parametrize(
+    ("fence", "attempt", "epoch"), [("a2-e4", 12, 90), ("a12-e80", 12, 90), ("a13-e80", 13, 90), ("a13-e95", 13, 95)]
+)
+def test_what_agents_have_reported_is_never_lowered(tmp_path: Path, fence: str, attempt: int, epoch: int) -> None:
+    job = adopted(tmp_path, fence, ahead={"attempt": 12, "epoch": 90})
+    assert job.ahead == {"attempt": attempt, "epoch": epoch}
 
 
 def test_a_job_that_was_never_started_is_adopted_too(tmp_path: Path) -> None:

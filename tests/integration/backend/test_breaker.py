@@ -1,9 +1,14 @@
 """The disruption budget over rows: acts are counted as they are carried out, the fleet's pass opens a breaker, which
 holds what is not proved until a person closes it, and a closing is where counting begins again."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from controlplane.access.models import AuditEntry
 from controlplane.fleet.models import Node
@@ -21,7 +26,7 @@ from controlplane.recovery import breaker_rows, disruption, fleet_pass, gauges, 
 from controlplane.recovery.disruption_models import Act, Breaker
 from controlplane.recovery.load import load_snapshot
 from controlplane.recovery.models import Decision, Signal
-from controlplane.recovery.present_breakers import breaker_summary
+from controlplane.recovery.present_breakers import breaker_summaries, breaker_summary
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import ago
 from controlplane.runtime.errors import Conflict, NotFound
@@ -125,6 +130,37 @@ def test_what_waits_for_a_breaker_is_what_it_holds_also_from_before_it_was_opene
         "": (1, len(live_ranks(job))),
         "rack-9": (0, 0),
     }
+
+
+def test_a_failure_domain_that_is_named_like_a_number_is_found_and_each_job_is_read_once(
+    job: Job, django_assert_num_queries: Callable[[int], AbstractContextManager[CaptureQueriesContext]]
+) -> None:
+    fields: dict[str, Any] = {
+        "job": job, "rule": "replica_failure", "choice": "hold", "policy_version": "1", "snapshot": b"",
+        "at": ago(10.0), "reason_code": "r", "sentence": "s",
+    }  # fmt: skip
+    for number, segment in enumerate(("12", "12", "12", "true", "rack-1", "", "other")):
+        Decision.objects.create(id=f"dec_{number}", key=f"k{number}", evidence={"segment": segment}, **fields)
+    Decision.objects.create(id="dec_old", key="old", evidence={"segment": "13"}, **(fields | {"at": ago(9000.0)}))
+    rows = []
+    for segment, closed_s in (("12", None), ("true", None), ("rack-1", None), ("", None), ("13", None), ("12", 20.0)):
+        closed_at = None if closed_s is None else ago(closed_s)
+        rows.append(
+            Breaker.objects.create(
+                id=f"brk_{len(rows)}",
+                code="evict",
+                segment=segment,
+                reason="r",
+                opened_at=ago(60.0),
+                closed_at=closed_at,
+            )
+        )
+    with django_assert_num_queries(2) as asked:
+        shown = breaker_summaries(rows)
+    assert [each["held_jobs"] for each in shown] == [1, 1, 1, 1, 0, 0]
+    with connection.cursor() as cursor:
+        cursor.execute(asked.captured_queries[0]["sql"])
+        assert len(cursor.fetchall()) == 4, "of three decisions in one place one row"
 
 
 def silent(job: Job, fleet: Fleet) -> None:

@@ -18,8 +18,9 @@ from controlplane.recovery.models import Decision, Signal
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.recovery.sweep import expire_commands
 from controlplane.sentinel.fleetmap import read_map
+from controlplane.sentinel.heard import Heard
 from controlplane.sentinel.history import History
-from controlplane.sentinel.live_state import Heard, LiveState
+from controlplane.sentinel.live_state import LiveState
 from controlplane.sentinel.scan import Scanner
 from controlplane.telemetry.selectors import node_series
 from tests.integration.backend.builders import Fleet, commit_step, hello, live_ranks, make_fleet, run_job
@@ -194,7 +195,7 @@ def test_ecc_errors_are_walked_from_the_sample_to_what_the_page_shows() -> None:
     # 3. The score: the error of its ten seconds, then its history.
     assert live_state.parts_of(node_id, 0)["errors"] == pytest.approx(0.125)
     # 4. The page: two lines in the history, not their sum.
-    assert history.flush(1.7e9 + 60, known={node_id}, force=True) == 1
+    assert history.force(known={node_id}) == 1
     series = node_series(node_id, since_s=1.7e9, until_s=1.7e9 + 60)["devices"][0]
     assert (series["ecc_corrected_total"][-1], series["ecc_uncorrected_total"][-1]) == (40.0, 2.0)
     assert np.nanmax(series["risk"][-1]) == pytest.approx(live_state.risk_of(node_id, 0), abs=1e-3)

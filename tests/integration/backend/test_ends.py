@@ -89,6 +89,17 @@ def test_while_its_attempt_has_not_ended_a_job_that_is_over_is_looked_at_by_its_
     assert sweep.overdue(0.0) == []
 
 
+@pytest.mark.parametrize(("over_s", "again_s"), [(10.0, 5.0), (600.0, 60.0), (1e6, 300.0)])
+def test_a_job_is_looked_at_more_seldom_the_longer_it_is_over_with_an_attempt_that_does_not_end(
+    over_s: float, again_s: float
+) -> None:
+    job = ends(make_fleet(), "cancelled")
+    Job.objects.filter(pk=job.pk).update(due_at=ago(1.0), finished_at=ago(over_s))
+    tasks.reconcile_job(job.id)
+    due = Job.objects.get(pk=job.pk).due_at
+    assert due is not None and (due - now()).total_seconds() == pytest.approx(again_s, abs=2.0)
+
+
 def test_an_upgrade_makes_jobs_due_whose_attempt_was_left_behind() -> None:
     job = ends(make_fleet(), "cancelled")
     Job.objects.update(due_at=None)

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from django.db import DatabaseError, connection, transaction
@@ -22,8 +21,7 @@ from controlplane.runtime.errors import LostLead
 from controlplane.runtime.isolate import isolated
 from controlplane.runtime.models import FrameCounter, ProcessBeat
 from controlplane.runtime.outages import is_outage
-from controlplane.sentinel import scan, seeds
-from controlplane.sentinel import shard as shard_module
+from controlplane.sentinel import seeds
 from controlplane.sentinel.fence import Fence
 from controlplane.sentinel.heard import Heard
 from controlplane.sentinel.leadership import Held, Leadership
@@ -152,7 +150,7 @@ def test_a_leader_that_comes_back_writes_nothing_under_its_old_term(redis: Redis
         with pytest.raises(LostLead):
             shard.lead(replace(turn, due=frozenset({part})), paused=False)
     with pytest.raises(LostLead):
-        shard.store(now_s())
+        shard.store()
     assert raised() == []
     assert not TelemetryChunk.objects.exists()
     assert not FrameCounter.objects.exists()
@@ -218,14 +216,6 @@ def test_a_lease_that_cannot_be_taken_keeps_no_other_from_being_led(monkeypatch:
     assert set(a.held) == {1}
 
 
-def test_each_kind_of_write_of_a_scan_is_fenced(redis: Redis, hot: Device) -> None:
-    """Nothing in `scan` opens a unit of work of its own."""
-    for module in (scan, shard_module):
-        text = Path(module.__file__).read_text()
-        assert "with events.unit_of_work" not in text
-        assert "transaction.atomic" not in text
-
-
 def test_that_somebody_else_leads_is_no_fault_of_a_subject() -> None:
     def lost() -> None:
         raise LostLead("shard 0 is led under term 2")
@@ -267,11 +257,11 @@ def test_the_history_of_the_next_leader_begins_where_that_of_the_one_before_ends
         if second == 4:
             shard = scene.sentinels["a"].shards[0]
             shard.begin(1)
-            shard.store(now_s())
+            shard.store()
     ProcessBeat.objects.update(term=2)
     after = scene.sentinels["b"].shards[0]
     after.begin(2)
-    after.store(now_s())
+    after.store()
     chunks = [unpack(bytes(row.payload)) for row in TelemetryChunk.objects.order_by("t0")]
     assert len(chunks) == 2
     stored = [round(float(t), 3) for chunk in chunks for t in chunk.t_s]

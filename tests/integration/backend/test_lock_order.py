@@ -4,6 +4,7 @@ A pass over a job holds its row and waits for the fleet. Were the row written me
 would wait for the other, until PostgreSQL ended one. SQLite has one writer, so what is looked at is the order.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,12 +13,16 @@ import pytest
 from django.db import connection, transaction
 from django.db.transaction import TransactionManagementError
 
+from controlplane.fleet import identity
+from controlplane.fleet.models import Node, NodeLife
 from controlplane.jobs.models import Job
 from controlplane.protocol.frames import RankExited
-from controlplane.recovery import ingest, requests
+from controlplane.recovery import breaker_rows, ingest, requests
+from controlplane.recovery.disruption_models import Breaker
 from controlplane.recovery.fleet_pass import reconcile_fleet
 from controlplane.recovery.models import Request
 from controlplane.recovery.reconcile import reconcile_job
+from controlplane.runtime.clock import now
 from controlplane.runtime.ids import new_id
 from controlplane.runtime.locks import lock_row, lock_rows
 from controlplane.runtime.prepared import MOST
@@ -53,6 +58,14 @@ def test_a_node_that_comes_wakes_who_waits_for_nodes_after_its_own_rows_are_free
     job = waiting_job()
     with job_writes(job) as writes:
         ingest.open_session(fleet.nodes["n1"].id, "web2.n1", hello("n1"))
+    assert writes == [False]
+
+
+def test_a_breaker_that_is_closed_wakes_the_jobs_after_the_fleet_is_free() -> None:
+    job = run_job(make_fleet())
+    row = Breaker.objects.create(id="brk_1", code="evict", reason="r", opened_at=now(), decision_id="dec_1")
+    with job_writes(job) as writes:
+        breaker_rows.close(row.id, actor="user:ada", reason="the switch was replaced")
     assert writes == [False]
 
 
@@ -103,3 +116,30 @@ def test_rows_are_locked_by_key_however_many_are_named() -> None:
         for named in ([], names[:3], [*names, *names[:1]]):
             assert list(lock_rows(Job, [*named, *(job.pk for job in jobs)]).values()) == jobs
         assert lock_rows(Job, []) == {}
+
+
+@pytest.mark.skipif("connection.vendor != 'postgresql'", reason="SQLite has one writer, and locks no row")
+def test_who_is_admitted_waits_for_no_other_node_whose_row_somebody_holds() -> None:
+    fleet, held, end = make_fleet(2), threading.Event(), threading.Event()
+    first, other = (fleet.nodes[name].id for name in ("n1", "n2"))
+    Node.objects.update(boot_id="", journal_id="", session_counter=0)
+    NodeLife.objects.all().delete()
+    shown = identity.Shown(boot_id="b", journal_id="j", machine_id="m", counter=5)
+
+    def hold() -> None:
+        with transaction.atomic():
+            lock_row(Node, first)
+            held.set()
+            end.wait(20.0)
+        connection.close()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        assert held.wait(10.0)
+        found = identity.admit_plain([(first, shown), (other, shown)])
+        assert not end.is_set() and found == [None, identity.ADMIT], "that one is judged by itself, and waits alone"
+    finally:
+        end.set()
+        thread.join(20.0)
+    assert identity.admit_plain([(first, shown)]) == [identity.ADMIT]

@@ -1,12 +1,23 @@
 """The writer of a web process: whose hello it applies, in which turn, and that no end of a session is lost."""
 
+import threading
+from collections import Counter
 from typing import Any
 
 import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
+from benchmarks.returns import a_fleet
 from controlplane.fleet import sessions
 from controlplane.fleet.models import Node
+from controlplane.jobs.models import Job
 from controlplane.live.writer import Item, Writer, _steps
+from controlplane.recovery import returning
+from controlplane.recovery.models import Signal
+from controlplane.runtime import events
+from controlplane.runtime.clock import ago
+from controlplane.runtime.models import Event
 from tests.integration.backend.builders import hello, make_fleet
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -61,6 +72,59 @@ def test_ends_that_could_not_be_written_are_written_with_the_next(monkeypatch: p
         writer._step([Item(node_id=node.id, session_id=f"web.{name}", callback=lambda *_: None)])
     assert [len(ended) for ended in tries] == [1, 2]
     assert not Node.objects.filter(connected=True).exists()
+
+
+def test_ends_that_could_not_be_written_are_tried_again_though_nothing_else_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = make_fleet(2)
+    writer, real, written = Writer(lambda *_: None), sessions.close_sessions, threading.Event()
+    tries: list[int] = []
+
+    def twice_away(ended: dict[str, str]) -> set[str]:
+        tries.append(len(ended))
+        if len(tries) < 3:
+            raise ValueError("away")
+        written.set()
+        return real(ended)
+
+    monkeypatch.setattr("controlplane.live.writer.close_sessions", twice_away)
+    monkeypatch.setattr("controlplane.live.writer.RETRY_S", 0.05)
+    for name, node in fleet.nodes.items():
+        writer.put(Item(node_id=node.id, session_id=f"web.{name}", callback=lambda *_: None))
+    writer.start()
+    assert written.wait(30.0)
+    writer.stop()
+    assert not Node.objects.filter(connected=True).exists()
+
+
+def test_findings_about_nodes_that_are_back_are_settled_together_as_they_are_one_by_one() -> None:
+    costs, kinds = [], []
+    for size in (3, 30):
+        with transaction.atomic():
+            agents = a_fleet(size)
+            job, nodes = Job.objects.first(), list(Node.objects.filter(pk__in=agents.hellos).order_by("pk"))
+            for node in nodes:
+                found = {"job": job, "node": node, "value": 30.0, "threshold": 2.0, "seen_at": ago(28.0)}
+                Signal.objects.create(id=f"sig_{node.id}", kind="node_silent", key=f"node_silent:{node.id}", **found)
+            newest = events.newest_seq()
+            with CaptureQueriesContext(connection) as queries:
+                hellos = [
+                    returning.Return(node_id=n, session_id="web.b", said=said) for n, said in agents.hellos.items()
+                ]
+                assert len(returning.open_quiet(hellos)) == size
+            costs.append(len(queries))
+            told = Event.objects.filter(seq__gt=newest)
+            kinds.append(Counter(told.exclude(kind="node.connected").values_list("kind", flat=True)))
+            settled = told.filter(kind="signal.settled").order_by("seq")
+            assert [each.sentence for each in settled] == [
+                f"node_silent: node {node.name} is connected again" for node in nodes
+            ]
+            assert all(each.patch["settled_at"] for each in settled)
+            assert not Signal.objects.filter(settled_at=None).exists()
+            transaction.set_rollback(True)
+    assert kinds == [{"signal.settled": size, "node.refreshed": size, "job.refreshed": 1} for size in (3, 30)]
+    assert costs[0] == costs[1]
 
 
 def test_hellos_that_are_applied_one_by_one_keep_nobody_waiting_that_comes_back_as_it_was(

@@ -9,8 +9,8 @@ from pytest_django.fixtures import Settings
 from controlplane.recovery import sweep
 from controlplane.runtime import bus
 from controlplane.sentinel import scan
+from controlplane.sentinel.heard import Heard
 from controlplane.sentinel.leadership import Held
-from controlplane.sentinel.live_state import Heard
 from controlplane.sentinel.process import SCAN_S, Every, Sentinel
 from controlplane.sentinel.publishing import Publisher
 from tests.integration.backend.builders import make_fleet

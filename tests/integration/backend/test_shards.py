@@ -11,7 +11,7 @@ from controlplane.jobs.models import Job
 from controlplane.policy.signals.nodes import NodeSilent
 from controlplane.recovery import health_gate, signals
 from controlplane.recovery.models import Signal
-from controlplane.runtime import beats
+from controlplane.runtime import beats, bus
 from controlplane.runtime.clock import now_s
 from controlplane.runtime.models import ProcessBeat
 from controlplane.runtime.shards import shard_of
@@ -54,7 +54,7 @@ def spread(sharded: None, redis: Redis) -> Scene:
     return scene
 
 
-def test_what_several_tell_is_read_as_one(spread: Scene, redis: Redis) -> None:
+def test_what_several_tell_is_read_as_one(spread: Scene, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = set(Node.objects.values_list("id", flat=True))
     assert {shard_of(node, COUNT) for node in nodes} == {0, 1, 2}
     assert set(health_gate.silent_by_node() or {}) == nodes
@@ -65,6 +65,12 @@ def test_what_several_tell_is_read_as_one(spread: Scene, redis: Redis) -> None:
     assert not health_gate.is_blind()
     views = node_views(list(Node.objects.order_by("pk")))
     assert len(views) == 9
+    asked: list[str] = []
+    mine = Node.objects.order_by("pk")[0]
+    with monkeypatch.context() as counting:
+        counting.setattr(bus, "read_live_of", lambda names: asked.extend(names) or {})
+        node_views([mine])
+    assert asked == [f"node:{mine.id}", f"nodes/{shard_of(mine.id, COUNT)}"], "of no shard but its own"
     risks = {name: part for name, part in redis.live.items() if name.startswith("fleet/")}
     assert len(risks) == COUNT
     redis.live["fleet/1"] = {"reachable_risk": 0.4}
@@ -82,6 +88,11 @@ def test_one_shard_that_nobody_leads_or_whose_leader_is_blind_makes_blind(spread
     redis.live["sight/1"] = sight | {"clock_set_s": 5.0, "clock_step_s": 3.0}
     assert not health_gate.is_blind()
     assert health_gate.clock_step() == (5.0, 3.0)
+    for at_s in (-0.5, 0.5):
+        # Whichever leader has written last, and whatever it saw of a clock that was set back since.
+        redis.live["sight/0"] = sight | {"clock_set_s": 4.0, "clock_step_s": 9.0, "at_s": sight["at_s"] + at_s}
+        redis.live["sight/2"] = sight | {"clock_set_s": sight["at_s"] + 7200.0, "clock_step_s": 1.0}
+        assert health_gate.clock_step() == (5.0, 3.0)
 
 
 def test_of_a_job_in_several_shards_one_tells_the_page_and_rings(
@@ -143,7 +154,7 @@ def test_maps_of_shards_are_together_the_map_of_the_fleet(sharded: None) -> None
     follower.turn()
     for number, part in enumerate(follower.maps):
         assert {shard_of(node, COUNT) for node in part.nodes} <= {number}
-        for name in ("nodes", "devices", "placed", "jobs_on", "limits", "error_s"):
+        for name in ("nodes", "devices", "placed", "jobs_on", "limits", "error_s", "nodes_of"):
             getattr(joined, name).update(getattr(part, name))
     assert joined == whole
     job = Job.objects.get()
@@ -180,14 +191,14 @@ def test_who_ends_stores_its_history_in_parts_and_says_what_it_had_no_time_for(
 ) -> None:
     shard = spread.sentinels["a"].shards[0]
     heard = set(shard.history.nodes)
-    assert shard.store(now_s(), until_s=0.0) == len(heard) > 0
+    assert shard.store(until_s=0.0) == len(heard) > 0
     assert not TelemetryChunk.objects.exists()
     monkeypatch.setattr(history, "FORCED_AT_ONCE", 1)
     first = next(iter(shard.history.nodes))
-    shard.history.flush(now_s(), known=shard.fleet.nodes, force=True, unit=shard.fence.unit_of_work)
+    shard.history.force(known=shard.fleet.nodes, unit=shard.fence.unit_of_work)
     assert set(TelemetryChunk.objects.values_list("node_id", flat=True)) == {first}, (
         "it stays if this process is killed"
     )
-    assert shard.store(now_s()) == 0
+    assert shard.store() == 0
     assert set(TelemetryChunk.objects.values_list("node_id", flat=True)) == heard
     assert TelemetryChunk.objects.count() == len(heard), "each once"

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from controlplane.config.env import Env
 from controlplane.jobs import selectors, step_rollups, step_rows
-from controlplane.jobs.models import Job, JobPace, StepPart, StepRecord, StepRollup
+from controlplane.jobs.models import Attempt, Job, JobPace, StepPart, StepRecord, StepRollup
 from controlplane.jobs.numbers import numbers_of
 from controlplane.protocol.states import IncidentState
 from controlplane.recovery import forgetting
@@ -126,6 +126,18 @@ def test_a_chart_goes_from_the_first_step_to_the_newest_as_before() -> None:
     assert [point["step"] for point in selectors.steps(job, since_step=1_150)][:2] == [1199, 1200]
 
 
+def test_a_chart_of_steps_of_which_many_stay_whole_ends_at_the_newest_too() -> None:
+    job = trained(steps=step_rollups.NEWEST + 2_000)
+    for number, resumed in enumerate(range(255, 1_900, 200), start=2):
+        fields = {"layout": {}, "replicas": 1, "checkpoint_dir": "/x", "state": "ended"}
+        Attempt.objects.create(job=job, number=number, resume_step=resumed, **fields)
+    forgetting.forget_steps(KEPT_S)
+    for number in (2, 50, 150, 200, 1_500):
+        found = [point["step"] for point in selectors.steps(job, attempt=1, points=number)]
+        assert len(found) <= number and found == sorted(set(found))
+        assert found[-1] == step_rollups.NEWEST + 1_999, number
+
+
 def test_a_chart_of_more_steps_asks_for_no_more_rows() -> None:
     job = trained(steps=300, age_s=0.0)
     asked = []
@@ -206,6 +218,41 @@ def test_a_call_does_a_part_of_a_backlog(monkeypatch: pytest.MonkeyPatch) -> Non
     while forgetting.forget_steps(KEPT_S):
         numbers.append(StepRollup.objects.filter(job=job).count())
     assert numbers == [5, 10, 12]
+
+
+def test_a_call_that_finds_all_done_reads_no_steps_and_asks_no_more_of_many_jobs_than_of_one() -> None:
+    job, asked = trained(), []
+    incident(job, 100, 900)
+    forgetting.forget_steps(KEPT_S)
+    for more in (0, 5):
+        for number in range(more):
+            other = Job.objects.create(id=f"job_{number}", name=f"other-{number}", spec=job.spec)
+            Attempt.objects.create(job=other, number=1, layout={}, replicas=1, checkpoint_dir="/x")
+            rows(other, steps=step_rollups.NEWEST, age_s=OLD_S)
+            JobPace.objects.create(job=other, pace={}, trained_s=1.0)
+        with CaptureQueriesContext(connection) as queries:
+            assert forgetting.forget_steps(KEPT_S) == 0
+        asked.append(len(queries))
+    assert asked[0] == asked[1] <= 3
+
+
+def test_steps_that_stay_whole_are_not_read_again_and_each_transaction_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = trained(steps=step_rollups.NEWEST + 3_000)
+    incident(job, 1_500, 2_400)
+    turns: list[range] = []
+    real = step_rollups._turn
+
+    def turn(of: Job, attempt: int, buckets: range, *rest: Any) -> tuple[int, bool]:
+        turns.append(buckets)
+        return real(of, attempt, buckets, *rest)
+
+    monkeypatch.setattr(step_rollups, "_turn", turn)
+    monkeypatch.setattr(forgetting, "MAX_TURNS", 1)
+    while forgetting.forget_steps(KEPT_S):
+        pass
+    assert turns == [range(10), range(24, 30)], "a transaction a call, and nothing in between"
+    turns.clear()
+    assert forgetting.forget_steps(KEPT_S) == 0 and turns == []
 
 
 def test_the_days_are_a_setting_and_none_means_for_good(settings: Any) -> None:

@@ -13,7 +13,8 @@ from controlplane.recovery.models import Decision, Incident, ViewRow
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import ago
 from controlplane.sentinel.fleetmap import read_map
-from controlplane.sentinel.live_state import Heard, LiveState
+from controlplane.sentinel.heard import Heard
+from controlplane.sentinel.live_state import LiveState
 from controlplane.sentinel.publishing import Publisher
 from controlplane.sentinel.scan import Scanner
 from tests.integration.backend.builders import (

@@ -5,17 +5,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from django.db import connection
 from pytest_django.fixtures import Settings
 
 from controlplane.fleet.models import Node
 from controlplane.protocol.frames import AgentFrame
 from controlplane.protocol.samples import DeviceSample
-from controlplane.runtime import bus
+from controlplane.runtime import bus, events
 from controlplane.runtime.clock import now_s
 from controlplane.runtime.seal import seal
+from controlplane.sentinel.heard import Heard
 from controlplane.sentinel.history import History
-from controlplane.sentinel.live_state import Heard, LiveState
-from controlplane.telemetry.codec import METRICS, Part
+from controlplane.sentinel.live_state import LiveState
+from controlplane.telemetry import services
+from controlplane.telemetry.codec import METRICS, Part, pack_whole
 from controlplane.telemetry.models import TelemetryChunk
 from controlplane.telemetry.selectors import node_series, pending_name
 from controlplane.telemetry.services import store_chunks
@@ -72,7 +75,7 @@ def test_a_chart_has_each_second_while_it_is_shown_and_after_it_is_stored(node: 
     assert whole["t"] == [sentinel.began_s + second for second in range(1, 6)]
     assert whole["temperature_c"] == [52.0, 54.0, 56.0, 58.0, 60.0]
     assert len(bus.read_parts(pending_name(node.id))) == 5, "a part each, none written twice"
-    assert sentinel.history.flush(now_s(), known={node.id}, force=True) == 1
+    assert sentinel.history.force(known={node.id}) == 1
     assert bus.read_parts(pending_name(node.id)) == []
     assert sentinel.series() == whole
     sentinel.second()
@@ -94,7 +97,7 @@ def test_after_redis_lost_it_or_another_sentinel_has_written_there_it_is_all_the
     assert len(sentinel.series()["t"]) == 7
 
 
-def test_what_others_wrote_among_the_parts_is_left_out_and_the_rest_is_read(node: Node) -> None:
+def test_what_others_wrote_among_the_parts_is_left_out(node: Node) -> None:
     sentinel = Sentinel(node, round(now_s()) - 100.0)
     for _ in range(2):
         sentinel.second()
@@ -107,13 +110,45 @@ def test_what_others_wrote_among_the_parts_is_left_out_and_the_rest_is_read(node
     bus.client().append(
         key, b"\xff\xff\xff\xff" + bytes(np.random.default_rng(1).integers(0, 256, 200, dtype=np.uint8))
     )
-    assert sentinel.series()["t"] == [sentinel.began_s + 1, sentinel.began_s + 2], "repeats are no later than the last"
+    assert sentinel.series()["t"] == [sentinel.began_s + 1, sentinel.began_s + 2]
+
+
+def test_of_what_others_wrote_among_the_parts_no_more_is_read_than_the_first_and_old_parts_hide_no_newer_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    noted: list[str] = []
+    monkeypatch.setattr(bus.tally, "note", lambda reason, detail: noted.append(detail))
+    with monkeypatch.context() as before:
+        before.setattr("controlplane.runtime.seal.now_s", lambda: now_s() - bus.PARTS_AGE_S - 60.0)
+        bus.write_parts([("a", [b"old"], True)])
+    bus.write_parts([("a", [b"first", b"second"], False)])
+    bus.client().append("hf:parts:a", bytes(100_000))
+    assert bus.read_parts("a") == [b"first", b"second"]
+    assert noted == ["a: late", "a: unsealed"]
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_node_that_is_in_no_table_any_more_costs_no_other_its_chunk(node: Node) -> None:
     part = Part(t_ms=np.array([1_700_000_000_000]), devices=[0], whole=np.zeros((len(METRICS), 1, 1), dtype=np.int32))
     assert store_chunks({"node_gone": part, node.id: part}) == 1
+    TelemetryChunk.objects.all().delete()
+    with events.unit_of_work():
+        assert store_chunks({"node_gone": part, node.id: part}) == 1, "where its write is one of a larger unit, too"
     assert store_chunks({node.id: part}) == 1, "the same one again is the one that is there"
     assert TelemetryChunk.objects.get().node_id == node.id
     assert store_chunks({}) == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_chunk_is_packed_before_its_transaction_begins(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of the lease is held in it."""
+    part = Part(t_ms=np.array([1_700_000_000_000]), devices=[0], whole=np.zeros((len(METRICS), 1, 1), dtype=np.int32))
+    inside: list[bool] = []
+
+    def pack(whole: Part) -> bytes:
+        inside.append(connection.in_atomic_block)
+        return pack_whole(whole)
+
+    monkeypatch.setattr(services, "pack_whole", pack)
+    assert store_chunks({node.id: part}, events.unit_of_work) == 1
+    assert inside == [False]

@@ -9,7 +9,8 @@ import pytest
 from controlplane.protocol.frames import AgentFrame
 from controlplane.protocol.samples import DeviceSample
 from controlplane.sentinel.columns import COLUMN, FIELDS, HELD_BACK, SLOWED, table
-from controlplane.sentinel.live_state import Heard, LiveState
+from controlplane.sentinel.heard import Heard
+from controlplane.sentinel.live_state import LiveState
 from controlplane.sentinel.readings import Watch
 from controlplane.sentinel.watching import EXACT, FleetWatch
 

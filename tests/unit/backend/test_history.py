@@ -14,8 +14,9 @@ from controlplane.protocol.samples import DeviceSample
 from controlplane.runtime import bus
 from controlplane.sentinel import history
 from controlplane.sentinel.columns import table
+from controlplane.sentinel.heard import Heard
 from controlplane.sentinel.history import History, values_of
-from controlplane.sentinel.live_state import Heard, LiveState
+from controlplane.sentinel.live_state import LiveState
 from controlplane.telemetry.codec import METRICS, MISSING, STEPS, Part, chunk_of, joined, pack_whole, unpack_part
 from controlplane.telemetry.held import BAND, BAND_RATIO, Held, bound
 
@@ -35,7 +36,7 @@ class Shown:
         self.away = False
         monkeypatch.setattr(bus, "write_parts", self.write)
         monkeypatch.setattr(bus, "drop_parts", lambda names: [self.parts.pop(name, None) for name in names])
-        monkeypatch.setattr(history, "store_chunks", lambda wholes: self.stored.update(wholes) or len(wholes))
+        monkeypatch.setattr(history, "store_chunks", lambda wholes, unit: self.stored.update(wholes) or len(wholes))
 
     def write(self, changes: list[tuple[str, list[bytes], bool]]) -> dict[str, int]:
         """As Redis does."""
@@ -83,7 +84,7 @@ def test_an_hour_of_devices_that_train_takes_at_most_its_bytes_a_device_and_stay
             kept.flush(float(second + 1), known={"n"})
             kept.publish()
             stored += [shown.stored.pop("n")] if shown.stored else []
-    kept.flush(float(HOUR_S), known={"n"}, force=True)
+    kept.force(known={"n"})
     stored.append(shown.stored.pop("n"))
     assert len(stored) == 6
     spent_bytes = sum(len(pack_whole(part)) for part in stored) / DEVICES
@@ -173,7 +174,7 @@ def test_each_sample_is_packed_once_on_its_way_and_shown_at_once(shown: Shown, m
             assert shown.of("n").t_ms.tolist() == [1000 * each for each in range(1, seq + 1)]
     kept.publish()
     assert sum(packed) == 120
-    assert kept.flush(121.0, known={"n"}, force=True) == 1
+    assert kept.force(known={"n"}) == 1
     assert shown.parts == {}, "what is stored is shown from there"
     assert len(shown.stored["n"].t_ms) == 120
 
@@ -224,13 +225,30 @@ def test_a_sentinel_that_does_not_lead_keeps_what_the_next_chunks_may_lack_and_n
     for seq in range(1, 1001):
         kept.take(state.take([frame_of("n", seq, samples_of(sensors))]), state)
         if seq % 2 == 0:
-            kept.rest(float(seq))
+            kept.rest(float(seq), led=True)
     pending = kept.nodes["n"]
     assert pending.samples == len(pending.whole().t_ms)
     assert pending.readings == pending.samples * DEVICES
     assert 120 <= pending.samples <= 120 + 2 * history.REST_SAMPLES
     kept.publish()
     assert shown.of("n").t_ms.tolist()[-121:] == [1000 * seq for seq in range(880, 1001)]
+
+
+def test_in_an_outage_in_which_nobody_leads_all_is_kept_and_what_there_is_no_room_for_is_counted(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "MAX_SAMPLES", 300)
+    sensors, state, kept = Sensors(1, seed=1), live("n", devices=1), History(60.0)
+    for seq in range(1, 321):
+        kept.take(state.take([frame_of("n", seq, samples_of(sensors, 1))]), state)
+        kept.rest(float(seq), led=False)
+    assert kept.nodes["n"].whole().t_ms.tolist() == [1000 * seq for seq in range(1, 301)], "five chunks"
+    assert kept.lost == {"n": 20}
+    kept.lead({"n": 10.0})
+    assert kept.force(known={"n"}) == 1
+    assert shown.stored["n"].t_ms.tolist() == [1000 * seq for seq in range(11, 301)]
+    kept.take(state.take([frame_of("n", 321, samples_of(sensors, 1))]), state)
+    assert kept.nodes["n"].samples == 1 and kept.lost == {"n": 20}
 
 
 def test_a_device_that_comes_and_goes_is_missing_where_it_was_not(shown: Shown) -> None:

@@ -1,6 +1,7 @@
 """What is published says the same as what is known, and is written where something has changed."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -14,7 +15,8 @@ from controlplane.runtime import bus
 from controlplane.runtime.clock import from_s, iso
 from controlplane.sentinel import publishing
 from controlplane.sentinel.fleetmap import FleetMap, NodeInfo
-from controlplane.sentinel.live_state import Heard, LiveState
+from controlplane.sentinel.heard import Heard
+from controlplane.sentinel.live_state import LiveState
 from controlplane.sentinel.publishing import NODE_EVERY_S, REFRESH_S, Publisher
 
 REFS = {"a": RankRef("job_a", 1, 0, 2, 5), "b": RankRef("job_b", 1, 3, 1, 0)}
@@ -155,6 +157,29 @@ def test_of_more_nodes_than_a_turn_writes_the_longest_waiting_come_first_and_all
     assert written == [[f"node:n{number}" for number in part] for part in ((0, 1, 2), (3, 4, 5), (6, 7))]
 
 
+def test_a_node_that_says_nothing_is_shown_on_while_more_say_something_than_a_turn_writes(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "NODES_AT_ONCE", 3)
+    names = [*(f"n{number}" for number in range(15)), "quiet"]
+    live, shown = LiveState(), Publisher()
+    live.expect(set(names), {(name, 0) for name in names}, {})
+    written: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(241):
+        at_s = 100.0 + turn * 0.25
+        if turn % 4 == 0:
+            for name in names if turn == 0 else names[:-1]:
+                frame = AgentFrame(seq=turn + 1, uptime_s=1.0, devices=(DeviceSample(index=0, temperature_c=50.0),))
+                live.take([Heard(node_id=name, session_id="s", at_s=at_s, frame=frame)])
+        shown.publish(live, at_s, sight={})
+        for name in nodes_written(board):
+            written[name.partition(":")[2]].append(at_s)
+    for name, at in written.items():
+        apart_s = [after - before for before, after in pairwise([*at, 160.0])]
+        assert max(apart_s) < bus.LIVE_EXPIRE_S / 2, name
+        assert name == "quiet" or max(apart_s) < 3.0, name
+
+
 def test_ranks_of_a_large_fleet_are_written_each_second_and_of_a_job_that_is_judged_at_once(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +241,16 @@ def test_a_browser_that_watches_a_wide_job_is_not_sent_all_of_its_devices(board:
     shown.tell_devices(live, fleet, 100.5)
     narrow = ["node:a", "job:job_a", "job:job_b"]
     assert [topic for topic, _ in board.said] == (narrow if nodes <= publishing.MOST_NODES else ["node:a", "job:job_b"])
+
+
+def test_how_wide_a_job_is_its_nodes_in_other_shards_say_too(board: Board) -> None:
+    live, shown = state(), Publisher()
+    live.take([heard("a", 1, at_s=100.0), heard("b", 1, at_s=100.0)])
+    elsewhere = {"job_a": {f"other-{number}" for number in range(publishing.MOST_NODES)}}
+    fleet = FleetMap(nodes=FLEET.nodes, jobs_on=FLEET.jobs_on, placed=FLEET.placed, nodes_of=elsewhere)
+    shown.watched = frozenset({"job:job_a", "job:job_b"})
+    shown.tell_devices(live, fleet, 100.5)
+    assert [topic for topic, _ in board.said] == ["job:job_b"]
 
 
 @pytest.mark.parametrize("more", [publishing.MOST_RANKS - 1, publishing.MOST_RANKS])

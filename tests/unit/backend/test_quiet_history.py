@@ -12,7 +12,7 @@ from tests.unit.backend.test_sentinel import picture_of, sampled
 @pytest.fixture
 def stored(monkeypatch: pytest.MonkeyPatch) -> dict[str, Part]:
     found: dict[str, Part] = {}
-    monkeypatch.setattr(history, "store_chunks", lambda wholes: found.update(wholes) or len(wholes))
+    monkeypatch.setattr(history, "store_chunks", lambda wholes, unit: found.update(wholes) or len(wholes))
     monkeypatch.setattr(bus, "drop_parts", lambda names: True)
     return found
 

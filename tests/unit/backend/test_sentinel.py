@@ -15,9 +15,11 @@ from controlplane.protocol.states import Phase, RankState, Section
 from controlplane.sentinel import history
 from controlplane.sentinel.detect import RiskLatch, find_silent, mostly_silent
 from controlplane.sentinel.fleetmap import DeviceInfo, FleetMap, JobLimits, NodeInfo
-from controlplane.sentinel.live_state import GROW, Heard, LiveState, waves
+from controlplane.sentinel.heard import Heard, waves
+from controlplane.sentinel.live_state import GROW, LiveState
 from controlplane.sentinel.scores import COLUMNS, WINDOW, score
 from controlplane.telemetry.codec import METRICS, Chunk, Part, pack_whole, unpack
+from controlplane.telemetry.services import Unit
 
 REF = RankRef("job_a", 1, 0, 1, 0)
 
@@ -198,7 +200,7 @@ def test_a_node_with_so_many_devices_has_its_history_stored_whole(
 ) -> None:
     stored: dict[str, Chunk] = {}
 
-    def store(wholes: dict[str, Part]) -> int:
+    def store(wholes: dict[str, Part], unit: Unit) -> int:
         stored.update({node_id: unpack(pack_whole(part)) for node_id, part in wholes.items()})
         return len(wholes)
 
@@ -207,7 +209,7 @@ def test_a_node_with_so_many_devices_has_its_history_stored_whole(
     live_state, kept = picture_of("a", devices=devices), history.History(60.0)
     for number in range(1, 4):
         kept.take(live_state.take([sampled("a", number, list(range(devices)), at_s=float(number))]), live_state)
-    assert kept.flush(4.0, known={"a"}, force=True) == 1
+    assert kept.force(known={"a"}) == 1
     assert stored["a"].devices == list(range(devices))
     assert stored["a"].values[METRICS.index("temperature_c")].tolist() == [[50.0] * 3] * devices
 
@@ -217,7 +219,7 @@ def test_a_history_that_cannot_be_packed_costs_no_other_node_its_own_and_ends_no
 ) -> None:
     stored: list[str] = []
 
-    def store(wholes: dict[str, Part]) -> int:
+    def store(wholes: dict[str, Part], unit: Unit) -> int:
         stored.extend(wholes)
         return len(wholes)
 
@@ -228,7 +230,7 @@ def test_a_history_that_cannot_be_packed_costs_no_other_node_its_own_and_ends_no
     kept.take(live_state.take([sampled("a", 1, [0]), sampled("b", 1, [0])]), live_state)
     kept.nodes["a"].rows[0] = None  # type: ignore[call-overload]
     kept.publish()
-    assert kept.flush(4.0, known={"a", "b"}, force=True) == 1
+    assert kept.force(known={"a", "b"}) == 1
     assert stored == ["pending:b", "b"]
 
 
