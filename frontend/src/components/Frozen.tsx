@@ -2,7 +2,7 @@
 import type { ReactElement, ReactNode } from "react";
 import { useSearchParams } from "react-router";
 import { clockMs } from "../lib/clock";
-import { type Frozen, frozenOf, instantOf } from "../lib/frozen";
+import { type Frozen, frozenOf, instantOf, type Reading } from "../lib/frozen";
 import { useSetParam } from "../lib/params";
 import { CopyButton, Empty, Time } from "../ui/basics";
 import { Icon } from "../ui/icons";
@@ -49,7 +49,9 @@ export function AtThatTime({ frozen, children }: { frozen: Frozen; children: (at
   );
 }
 
-/** Stands where today's value would be untrue. */
-export function NotKept({ what }: { what?: string }): ReactElement {
-  return <span className="missing">{what ? `${what} not kept for this time` : "not kept for this time"}</span>;
+/** A value of that time, or why it is not there. `what`: named where no label stands beside it. */
+export function Kept<T>({ of, what = "", children }: { of: Reading<T>; what?: string; children: (value: T) => ReactNode }): ReactElement {
+  if (of.value !== undefined) return <>{children(of.value)}</>;
+  const why = of.read ? "not kept for this time" : of.error ? "could not be read" : "being read";
+  return <span className="missing">{[what, why].filter(Boolean).join(" ")}</span>;
 }

@@ -2,10 +2,10 @@
    decisions and incidents. One chart of what broke, what was done and how long it took. */
 import { type ReactElement, useEffect, useMemo, useRef, useState } from "react";
 import { Link, useSearchParams } from "react-router";
-import type { Checkpoint, Decision, Incident, Replica } from "../api/types";
+import type { Checkpoint, Decision, Incident } from "../api/types";
 import { useNow } from "../lib/clock";
 import { words } from "../lib/format";
-import { place, type Scale, type Span, spansOf, ticks } from "../lib/lifeline";
+import { type Lived, place, type Scale, type Span, spansOf, ticks } from "../lib/lifeline";
 import { useSetParam } from "../lib/params";
 import { paths } from "../lib/paths";
 import { useSettings } from "../lib/settings";
@@ -13,6 +13,7 @@ import { clock, relative } from "../lib/time";
 import { Panel } from "../ui/basics";
 import { styleOf } from "../ui/states";
 
+export const LIFELINE = "Lifeline of the replicas";
 const LANE = 30;
 const TOP = 58;
 const LEFT = 78;
@@ -23,7 +24,7 @@ export const RANGES: { id: string; text: string; s: number | null }[] = [
 ];
 
 interface LifelineProps {
-  replicas: Replica[];
+  replicas: Lived[];
   incidents: Incident[];
   decisions: Decision[];
   checkpoints: Checkpoint[];
@@ -52,13 +53,14 @@ export function Lifeline(props: LifelineProps): ReactElement {
     </div>
   );
   return (
-    <Panel title="Lifeline of the replicas" actions={actions}>
+    <Panel title={LIFELINE} actions={actions}>
       <div ref={box} className="lifeline"><Drawing {...props} width={width} rangeS={range.s} /></div>
       <div className="map-legend">
         <span className="legend-mark"><i className="swatch life-ok" /> contributing</span>
         <span className="legend-mark"><i className="swatch life-thin" /> starting</span>
         <span className="legend-mark"><i className="swatch life-special" /> catching up</span>
         <span className="legend-mark"><i className="swatch life-past" /> an earlier incarnation, until it was evicted (cross) or its attempt was over (line)</span>
+        {props.replicas.some((replica) => replica.state === "") ? <span className="legend-mark"><i className="swatch life-idle" /> state not kept</span> : null}
         <span className="legend-mark"><i className="swatch life-incident" /> incident</span>
         <span>diamond: decision</span><span>tick: checkpoint</span>
         {props.older ? <button type="button" className="button small" onClick={props.older.read}>Draw older {props.older.what} too</button> : null}
@@ -125,13 +127,13 @@ function SpanBar({ span, y, scale }: { span: Span; y: number; scale: Scale }): R
   const x2 = Math.max(x1 + 2, place(scale, span.endMs));
   const joined = span.joinedMs === null ? x2 : Math.min(x2, Math.max(x1, place(scale, span.joinedMs)));
   const tone = span.state === "evicted" ? "bad" : styleOf("replica", span.state).tone;
-  const fill = span.open ? tone : "past";
+  const fill = span.open || span.state === "" ? tone : "past";
   return (
     <g>
-      <title>{`replica ${span.lane}, incarnation ${span.incarnation}: ${words(span.state)}`}</title>
+      <title>{`replica ${span.lane}, incarnation ${span.incarnation}: ${span.state === "" ? "state not kept" : words(span.state)}`}</title>
       <rect className="life-start" x={x1} y={y + 10} width={Math.max(0, joined - x1)} height={6} rx={2} />
       <rect className={`life-${fill}`} x={joined} y={y + 4} width={Math.max(0, x2 - joined)} height={18} rx={3} />
-      {span.open ? null : <path className="life-end" role="img" aria-label={span.state === "evicted" ? "evicted" : "ended"} d={span.state === "ended" ? `M${x2} ${y + 4}v18` : `M${x2 - 4} ${y + 9}l8 8m0 -8l-8 8`} />}
+      {span.open || span.state === "" ? null : <path className="life-end" role="img" aria-label={span.state === "evicted" ? "evicted" : "ended"} d={span.state === "ended" ? `M${x2} ${y + 4}v18` : `M${x2 - 4} ${y + 9}l8 8m0 -8l-8 8`} />}
       {x2 - joined > 34 ? <text className="life-text" x={joined + 6} y={y + 17}>#{span.incarnation}</text> : null}
     </g>
   );

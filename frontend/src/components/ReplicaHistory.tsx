@@ -17,7 +17,7 @@ import { drawPixels, useWidth } from "../ui/drawing";
 import { StateBadge } from "../ui/states";
 import { RANGES } from "./Lifeline";
 
-const TITLE = "History of the replicas";
+export const HISTORY = "History of the replicas";
 const ROOM_PX = 360;
 const TOP = 40;
 const BOTTOM = 22;
@@ -46,7 +46,7 @@ export function ReplicaHistory({ job, settled }: { job: JobDetail; settled: bool
   const toMs = job.finished_at ? Date.parse(job.finished_at) : Math.floor(now / STEP_MS) * STEP_MS;
   const bars = useMemo(() => barsOf(query.data ?? [], toMs), [query.data, toMs]);
   return (
-    query.data ? <History job={job} bars={bars} marks={marks} toMs={toMs} /> : <Panel title={TITLE}><Loaded query={query} skeleton={<Skeleton height={ROOM_PX} />}>{() => null}</Loaded></Panel>
+    query.data ? <History job={job} bars={bars} marks={marks} toMs={toMs} /> : <Panel title={HISTORY}><Loaded query={query} skeleton={<Skeleton height={ROOM_PX} />}>{() => null}</Loaded></Panel>
   );
 }
 
@@ -54,7 +54,7 @@ export function ReplicaHistory({ job, settled }: { job: JobDetail; settled: bool
 export function ReplicaHistoryAt({ job, states, marks, ms }: { job: JobDetail; states: ReadonlyMap<string, Pick<Incarnation, "state" | "state_since">>; marks: Marks; ms: number }): ReactElement {
   const query = useQuery(queries.incarnations(job.id, true));
   const bars = useMemo(() => barsOf(incarnationsAt(query.data ?? [], states, ms), ms), [query.data, states, ms]);
-  return query.data ? <History job={job} bars={bars} marks={marks} toMs={ms} /> : <Panel title={TITLE}><Loaded query={query} skeleton={<Skeleton height={ROOM_PX} />}>{() => null}</Loaded></Panel>;
+  return query.data ? <History job={job} bars={bars} marks={marks} toMs={ms} /> : <Panel title={HISTORY}><Loaded query={query} skeleton={<Skeleton height={ROOM_PX} />}>{() => null}</Loaded></Panel>;
 }
 
 function History({ job, bars, marks, toMs }: { job: JobDetail; bars: Bar[]; marks: Marks; toMs: number }): ReactElement {
@@ -68,7 +68,7 @@ function History({ job, bars, marks, toMs }: { job: JobDetail; bars: Bar[]; mark
   );
   const firstMs = Math.min(Date.parse(job.created_at), toMs - 10_000);
   return (
-    <Panel title={TITLE} actions={actions}>
+    <Panel title={HISTORY} actions={actions}>
       {bars.length === 0 ? <Empty icon="hourglass" title="No replica has been started yet">{job.why}</Empty> : (
         <>
           <p className="muted" role="status">{inWords(bars, marks)}</p>
