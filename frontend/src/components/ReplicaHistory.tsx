@@ -51,7 +51,7 @@ export function ReplicaHistory({ job, settled }: { job: JobDetail; settled: bool
 }
 
 /** The same as of a moment. `states`: of the replicas, by id, as their newest summaries until then say. */
-export function ReplicaHistoryAt({ job, states, marks, ms }: { job: JobDetail; states: ReadonlyMap<string, Pick<Incarnation, "state" | "state_since">>; marks: Marks; ms: number }): ReactElement {
+export function ReplicaHistoryAt({ job, states, marks, ms }: { job: JobDetail; states: ReadonlyMap<string, Pick<Incarnation, "state" | "state_since" | "current">>; marks: Marks; ms: number }): ReactElement {
   const query = useQuery(queries.incarnations(job.id, true));
   const bars = useMemo(() => barsOf(incarnationsAt(query.data ?? [], states, ms), ms), [query.data, states, ms]);
   return query.data ? <History job={job} bars={bars} marks={marks} toMs={ms} /> : <Panel title={HISTORY}><Loaded query={query} skeleton={<Skeleton height={ROOM_PX} />}>{() => null}</Loaded></Panel>;
@@ -124,8 +124,8 @@ function Drawing({ bars, marks, fromMs, toMs, label, onChoose }: DrawingProps): 
   };
   const under = (x: number, y: number): number => barAt(bars, layout, scale, x, y - TOP);
   return (
-    <div ref={box}>
-      <div className="bigmap" role="application" tabIndex={0} aria-label={`History of the replicas: ${label}. Up and down choose a replica, left and right an incarnation of it, Enter opens the replica.`} onKeyDown={onKey}>
+    <>
+      <div ref={box} className="bigmap" role="application" tabIndex={0} aria-label={`History of the replicas: ${label}. Up and down choose a replica, left and right an incarnation of it, Enter opens the replica.`} onKeyDown={onKey}>
         <canvas ref={canvas} style={{ width: "100%", height }} onMouseMove={(event) => setAt(under(event.nativeEvent.offsetX, event.nativeEvent.offsetY))} onClick={(event) => {
           const hit = bars[under(event.nativeEvent.offsetX, event.nativeEvent.offsetY)];
           if (hit) onChoose(hit.row.index);
@@ -133,7 +133,7 @@ function Drawing({ bars, marks, fromMs, toMs, label, onChoose }: DrawingProps): 
         {bar ? <i className="bigmap-mark" style={{ left: place(scale, bar.startMs) - 2, top: TOP + rowOf(layout, bar.row.index) * layout.rowPx - 2, width: Math.max(4, place(scale, bar.endMs) - place(scale, bar.startMs)) + 4, height: layout.rowPx + 4 }} /> : null}
       </div>
       <p className="bigmap-said" aria-live="polite">{bar ? <Said bar={bar} /> : "Point at a bar, or walk with the arrow keys, to read which incarnation it is."}</p>
-    </div>
+    </>
   );
 }
 
