@@ -159,8 +159,8 @@ const Canvas = memo(function Canvas({ nodes, show, worst, label }: { nodes: BigN
   };
   const node = layout.nodes[chosen];
   return (
-    <div ref={box}>
-      <div className="bigmap" role="application" tabIndex={0} aria-label={`Map of the fleet: ${label}. Arrow keys choose a node, Enter opens it.`} onKeyDown={onKey}>
+    <>
+      <div ref={box} className="bigmap" role="application" tabIndex={0} aria-label={`Map of the fleet: ${label}. Arrow keys choose a node, Enter opens it.`} onKeyDown={onKey}>
         <canvas
           ref={canvas}
           style={{ width: "100%", height: layout.height }}
@@ -173,7 +173,7 @@ const Canvas = memo(function Canvas({ nodes, show, worst, label }: { nodes: BigN
         {node ? <i ref={mark} className="bigmap-mark" style={{ left: layout.x[chosen]!, top: layout.y[chosen]!, width: layout.blockWidth + 1, height: layout.blockHeight + 1 }} /> : null}
       </div>
       <p className="bigmap-said" aria-live="polite">{node ? <Said node={node} /> : "Point at a block, or walk with the arrow keys, to read what it is."}</p>
-    </div>
+    </>
   );
 });
 

@@ -104,8 +104,8 @@ const MeshCanvas = memo(function MeshCanvas({ mesh, show, label, chosen, onChoos
   const under = (event: MouseEvent<HTMLCanvasElement>): number => rankAt(layout, event.nativeEvent.offsetX, event.nativeEvent.offsetY);
   const block = layout.blocks.find(({ replica }) => replica === chosen);
   return (
-    <div ref={box}>
-      <div className="bigmap" role="application" tabIndex={0} aria-label={`Ranks of the job: ${label}. Arrow keys choose a rank, Enter opens its replica below.`} onKeyDown={onKey}>
+    <>
+      <div ref={box} className="bigmap" role="application" tabIndex={0} aria-label={`Ranks of the job: ${label}. Arrow keys choose a rank, Enter opens its replica below.`} onKeyDown={onKey}>
         <canvas ref={canvas} style={{ width: "100%", height: layout.height }} onMouseMove={(event) => setAt(under(event))} onClick={(event) => {
           const hit = under(event);
           if (hit >= 0) onChoose(columns.replica[hit]!);
@@ -114,7 +114,7 @@ const MeshCanvas = memo(function MeshCanvas({ mesh, show, label, chosen, onChoos
         {here >= 0 ? <i ref={mark} className="bigmap-mark" style={{ left: layout.x[here]!, top: layout.y[here]!, width: layout.pitch + 3, height: layout.pitch + 3 }} /> : null}
       </div>
       <p className="bigmap-said" aria-live="polite">{here >= 0 ? <Said columns={columns} at={here} /> : "Point at a square, or walk with the arrow keys, to read which rank it is."}</p>
-    </div>
+    </>
   );
 });
 
