@@ -26,6 +26,7 @@ export const keys = {
   jobs: ["jobs"] as const,
   found: ["found"] as const,
   job: (id: string) => ["job", id] as const,
+  incarnations: (id: string) => ["incarnations", id] as const,
   incidents: ["incidents"] as const,
   incident: (id: string) => ["incident", id] as const,
   decision: (id: string) => ["decision", id] as const,
@@ -127,10 +128,18 @@ export const replicas = (id: string, settled = false) =>
     queryFn: ({ signal }) => get("/jobs/{job_id}/replicas", { job_id: id }, {}, signal),
     refetchInterval: settled ? false : every(POLL_MS),
   });
-/** Of a large job: every incarnation without its ranks, of which there are thousands. */
+/** Every incarnation that a slot has had, with its ranks. */
+export const lives = (id: string, index: number, settled = false) =>
+  queryOptions({
+    queryKey: [...keys.job(id), "lives", index],
+    queryFn: ({ signal }) => get("/jobs/{job_id}/replicas", { job_id: id }, { index }, signal),
+    refetchInterval: settled ? false : every(POLL_MS),
+  });
+/** Every incarnation without its ranks, of which a large job has thousands: read again for what happens to a replica, and not for
+    each event of the job. */
 export const incarnations = (id: string, settled = false) =>
   queryOptions({
-    queryKey: [...keys.job(id), "incarnations"],
+    queryKey: keys.incarnations(id),
     queryFn: async ({ signal }) => (await get("/jobs/{job_id}/replicas", { job_id: id }, { fields: INCARNATION_FIELDS }, signal)).items as Incarnation[],
     refetchInterval: settled ? false : every(POLL_MS),
   });

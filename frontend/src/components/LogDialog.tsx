@@ -12,8 +12,8 @@ import { LogText } from "../ui/LogText";
 
 export function LogDialog({ jobId, rank, settled, onClose }: { jobId: string; rank: Rank; settled: boolean; onClose: () => void }): ReactElement {
   const [incarnation, setIncarnation] = useState(rank.incarnation);
-  const replicas = useQuery(queries.replicas(jobId, settled)).data?.items ?? [];
-  const lives = replicas.flatMap((replica) => replica.ranks).filter((other) => other.replica === rank.replica && other.rank === rank.rank);
+  const slot = useQuery(queries.lives(jobId, rank.replica, settled));
+  const lives = (slot.data?.items ?? []).flatMap((replica) => replica.ranks).filter((other) => other.rank === rank.rank);
   lives.sort((a, b) => b.incarnation - a.incarnation);
   const shown = lives.find((life) => life.incarnation === incarnation) ?? rank;
   return (
@@ -27,6 +27,7 @@ export function LogDialog({ jobId, rank, settled, onClose }: { jobId: string; ra
           ))}
         </div>
       ) : null}
+      {slot.error && !slot.data ? <p className="text-bad" role="alert">Other incarnations of this rank could not be read.</p> : null}
       <IncarnationLog key={shown.id} jobId={jobId} rank={shown} />
     </Dialog>
   );
