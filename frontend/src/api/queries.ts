@@ -290,10 +290,6 @@ export const columns = () =>
     refetchInterval: every(POLL_MS),
   });
 
-/** The first nodes whose names have `name` in them: the one that is called so, unless many others come before it. */
-export const named = (name: string) =>
-  queryOptions({ queryKey: [...keys.nodes, "named", name], queryFn: ({ signal }) => get("/nodes", {}, { q: name, limit: 20 }, signal), staleTime: 60_000 });
-
 /** Every node there is, for what is drawn whole: read to its end by `useFleet`. */
 export const fleet = () => listOf(keys.nodes, "/nodes", {}, { limit: LARGE_PAGE });
 

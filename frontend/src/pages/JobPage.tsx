@@ -15,6 +15,7 @@ import { LogDialog } from "../components/LogDialog";
 import { QueuePlace } from "../components/QueuePlace";
 import { ReplicaGrid } from "../components/ReplicaGrid";
 import { StepCharts } from "../components/StepCharts";
+import { ToItsId } from "../components/ToItsId";
 import { retried } from "../lib/chunks";
 import { count, duration, fixed, percent, shortId, words } from "../lib/format";
 import { layoutParts, ranksPerReplica } from "../lib/layout";
@@ -45,7 +46,7 @@ function LiveJob({ id }: { id: string }): ReactElement {
   const job = usePatched("job", query.data, query.data?.as_of_seq ?? 0);
   return (
     <Loaded query={{ ...query, data: job }} head={<><title>{`Job - Holdfast`}</title><PageHead crumbs={[{ to: paths.jobs(), text: "Jobs" }]} title={id} /></>} skeleton={<Skeleton height={480} />}>
-      {(data) => <Content job={data} readMs={query.dataUpdatedAt} />}
+      {(data) => (data.id === id ? <Content job={data} readMs={query.dataUpdatedAt} /> : <ToItsId of="job" row={data} />)}
     </Loaded>
   );
 }

@@ -12,6 +12,7 @@ import { KnownEndLine } from "../components/KnownEnd";
 import { type NodeAct, NodeActions } from "../components/NodeActions";
 import { exitText } from "../components/ReplicaGrid";
 import { ReservedLine } from "../components/Reservations";
+import { ToItsId } from "../components/ToItsId";
 import { retried } from "../lib/chunks";
 import { errorsText, heldBack, partsText, remapText, signalText, valueText } from "../lib/readings";
 import { bytes, count, duration, fixed, percent, scalar, shortId } from "../lib/format";
@@ -42,7 +43,7 @@ function LiveNode({ id }: { id: string }): ReactElement {
   const node = usePatched("node", query.data, query.data?.as_of_seq ?? 0);
   return (
     <Loaded query={{ ...query, data: node }} head={<><title>{`Node - Holdfast`}</title><PageHead crumbs={[{ to: paths.nodes(), text: "Nodes" }]} title={id} /></>} skeleton={<Skeleton height={420} />}>
-      {(data) => <Content node={data} />}
+      {(data) => (data.id === id ? <Content node={data} /> : <ToItsId of="node" row={data} />)}
     </Loaded>
   );
 }
