@@ -3,6 +3,7 @@
    what has ended long ago is not asked again. */
 import { infiniteQueryOptions, type InfiniteData, queryOptions } from "@tanstack/react-query";
 import { type FleetColumns, FIELDS } from "../lib/bigmap";
+import { readWhole } from "../lib/columns";
 import { type Incarnation, INCARNATION_FIELDS } from "../lib/history";
 import { ENDED_STATES } from "../lib/jobnow";
 import { live } from "../live/store";
@@ -110,7 +111,7 @@ export const job = (id: string) =>
 export const mesh = (id: string, settled = false) =>
   queryOptions({
     queryKey: ["mesh", id],
-    queryFn: ({ signal }) => get("/jobs/{job_id}/mesh", { job_id: id }, {}, signal),
+    queryFn: ({ signal }) => readWhole((cursor) => get("/jobs/{job_id}/mesh", { job_id: id }, { cursor }, signal)),
     refetchInterval: settled ? false : every(MESH_POLL_MS),
   });
 
@@ -286,7 +287,7 @@ export const nodes = (q: string) => listOf(keys.nodes, "/nodes", {}, { q });
 export const columns = () =>
   queryOptions({
     queryKey: keys.columns,
-    queryFn: async ({ signal }) => (await get("/nodes:columns", {}, { fields: FIELDS.join(",") }, signal)).columns as unknown as FleetColumns,
+    queryFn: async ({ signal }) => (await readWhole((cursor) => get("/nodes:columns", {}, { fields: FIELDS.join(","), cursor }, signal))).columns as unknown as FleetColumns,
     refetchInterval: every(POLL_MS),
   });
 

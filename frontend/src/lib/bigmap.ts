@@ -1,13 +1,8 @@
 /* The map of a large fleet: a block a node, a square a device, grouped by segment. Positions, classes and order; what is
    drawn of them is `components/BigMap`. Pure. */
 import type { NodeState } from "../api/types";
+import type { Words } from "./columns";
 import { STEPS } from "./heat";
-
-/** A column of few different words, as the server gives it. */
-export interface Words {
-  words: string[];
-  at: (number | null)[];
-}
 
 export interface FleetColumns {
   name: string[];

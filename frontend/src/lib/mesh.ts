@@ -2,7 +2,7 @@
    words; what is drawn of them is `components/JobMesh`. Pure. */
 import { SILENT_S, LATE_S } from "./heard";
 import { STEPS } from "./heat";
-import type { Words } from "./bigmap";
+import type { Words } from "./columns";
 
 export interface MeshColumns {
   replica: number[];
