@@ -1,7 +1,7 @@
 /* A page as of one moment: what its address says, how to leave it, and how to move it. */
 import type { ReactElement, ReactNode } from "react";
 import { useSearchParams } from "react-router";
-import { clockMs } from "../lib/clock";
+import { byServer, clockMs } from "../lib/clock";
 import { type Frozen, frozenOf, instantOf, type Reading } from "../lib/frozen";
 import { useSetParam } from "../lib/params";
 import { CopyButton, Empty, Time } from "../ui/basics";
@@ -12,13 +12,13 @@ const MINUTE_MS = 60_000;
 /** At which moment this page is frozen; null where it is live. */
 export function useFrozen(): Frozen | null {
   const [params] = useSearchParams();
-  return frozenOf(params.get("at"), Date.now());
+  return frozenOf(params.get("at"), byServer(Date.now()));
 }
 
 export function FreezeButton(): ReactElement {
   const set = useSetParam();
   return (
-    <button type="button" className="button" title="Keep this page as of now in its address, to look at or to share" onClick={() => set("at", instantOf(clockMs()))}>
+    <button type="button" className="button" title="Keep this page as of now in its address, to look at or to share" onClick={() => set("at", instantOf(byServer(clockMs())))}>
       <Icon name="pause" size={13} /> Freeze
     </button>
   );
@@ -39,7 +39,7 @@ export function AtThatTime({ frozen, children }: { frozen: Frozen; children: (at
         </span>
         <span className="frozen-acts">
           <button type="button" className="button" onClick={() => set("at", instantOf(ms - MINUTE_MS))}>1 m earlier</button>
-          <button type="button" className="button" disabled={ms + MINUTE_MS > Date.now()} onClick={() => set("at", instantOf(ms + MINUTE_MS))}>1 m later</button>
+          <button type="button" className="button" disabled={ms + MINUTE_MS > byServer(Date.now())} onClick={() => set("at", instantOf(ms + MINUTE_MS))}>1 m later</button>
           <CopyButton text={() => location.href} what="link" label="Copy link" />
           {live}
         </span>

@@ -1,6 +1,7 @@
 /* The moment at which a page is frozen: `?at=` of its address, so that a link to it shows the same to everybody. What the page
    then shows is what is kept of that moment: the newest summary of each object until then. Pure, but for `frozenAt`. */
 import type { EventItem, Replica, Step } from "../api/types";
+import { byServer } from "./clock";
 import type { Lived } from "./lifeline";
 
 /** ISO-8601 with its zone, as the server writes times. A plus sign in an address arrives as a space. */
@@ -9,7 +10,7 @@ const CLOCKS_DIFFER_MS = 5_000;
 
 export type Frozen = { iso: string; ms: number; wrong: "" } | { iso: string; ms: null; wrong: string };
 
-/** What `?at=` says; null where the page is live. */
+/** What `?at=` says; null where the page is live. `nowMs`: by the server's clock. */
 export function frozenOf(text: string | null, nowMs: number): Frozen | null {
   if (text === null || text === "") return null;
   const iso = text.replace(" ", "+");
@@ -20,7 +21,7 @@ export function frozenOf(text: string | null, nowMs: number): Frozen | null {
 }
 
 /** The instant in the address of this page, for links that carry it; null where the page is live. */
-export const frozenAt = (): string | null => frozenOf(new URLSearchParams(location.search).get("at"), Date.now())?.iso ?? null;
+export const frozenAt = (): string | null => frozenOf(new URLSearchParams(location.search).get("at"), byServer(Date.now()))?.iso ?? null;
 
 /** One read of that time. `value` is undefined while it is being read, where it could not be read, and, once `read`, where nothing
     is kept: three different things. */
