@@ -1,17 +1,17 @@
 /* The life of a job: a lane a replica slot, a bar an incarnation; above them checkpoints,
    decisions and incidents. One chart of what broke, what was done and how long it took. */
 import { type ReactElement, useEffect, useMemo, useRef, useState } from "react";
-import { Link, useSearchParams } from "react-router";
+import { Link } from "react-router";
 import type { Checkpoint, Decision, Incident } from "../api/types";
 import { useNow } from "../lib/clock";
 import { words } from "../lib/format";
 import { type Lived, place, type Scale, type Span, spansOf, ticks } from "../lib/lifeline";
-import { useSetParam } from "../lib/params";
 import { paths } from "../lib/paths";
 import { useSettings } from "../lib/settings";
 import { clock, relative } from "../lib/time";
 import { Panel } from "../ui/basics";
 import { styleOf } from "../ui/states";
+import { useTimeRange } from "./TimeRange";
 
 export const LIFELINE = "Lifeline of the replicas";
 const LANE = 30;
@@ -19,9 +19,6 @@ const TOP = 58;
 const LEFT = 78;
 /* Half of the widest label of the axis: the last one is not cut off. */
 const TICK_HALF = 30;
-export const RANGES: { id: string; text: string; s: number | null }[] = [
-  { id: "2m", text: "2 m", s: 120 }, { id: "10m", text: "10 m", s: 600 }, { id: "1h", text: "1 h", s: 3600 }, { id: "all", text: "all", s: null },
-];
 
 interface LifelineProps {
   replicas: Lived[];
@@ -35,8 +32,7 @@ interface LifelineProps {
 }
 
 export function Lifeline(props: LifelineProps): ReactElement {
-  const [params] = useSearchParams();
-  const range = RANGES.find((item) => item.id === params.get("range")) ?? RANGES[3]!;
+  const { rangeS, control } = useTimeRange();
   const box = useRef<HTMLDivElement>(null);
   const [width, setWidth] = useState(900);
   useEffect(() => {
@@ -45,16 +41,9 @@ export function Lifeline(props: LifelineProps): ReactElement {
     observer.observe(box.current);
     return () => observer.disconnect();
   }, []);
-  const setParam = useSetParam();
-  const choose = (id: string): void => setParam("range", id);
-  const actions = (
-    <div className="segments" role="group" aria-label="Time range">
-      {RANGES.map((item) => <button key={item.id} type="button" aria-pressed={item === range} onClick={() => choose(item.id)}>{item.text}</button>)}
-    </div>
-  );
   return (
-    <Panel title={LIFELINE} actions={actions}>
-      <div ref={box} className="lifeline"><Drawing {...props} width={width} rangeS={range.s} /></div>
+    <Panel title={LIFELINE} actions={control}>
+      <div ref={box} className="lifeline"><Drawing {...props} width={width} rangeS={rangeS} /></div>
       <div className="map-legend">
         <span className="legend-mark"><i className="swatch life-ok" /> contributing</span>
         <span className="legend-mark"><i className="swatch life-thin" /> starting</span>

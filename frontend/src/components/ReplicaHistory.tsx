@@ -2,7 +2,6 @@
    one go; arrow keys read slot by slot and incarnation by incarnation. */
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { type KeyboardEvent, type ReactElement, useEffect, useMemo, useRef, useState } from "react";
-import { useSearchParams } from "react-router";
 import * as queries from "../api/queries";
 import type { Checkpoint, Decision, Incident, JobDetail } from "../api/types";
 import { useNow } from "../lib/clock";
@@ -15,7 +14,7 @@ import { clock, relative } from "../lib/time";
 import { Empty, Loaded, Panel, Skeleton, Time } from "../ui/basics";
 import { drawPixels, useWidth } from "../ui/drawing";
 import { StateBadge } from "../ui/states";
-import { RANGES } from "./Lifeline";
+import { useTimeRange } from "./TimeRange";
 
 export const HISTORY = "History of the replicas";
 const ROOM_PX = 360;
@@ -58,21 +57,15 @@ export function ReplicaHistoryAt({ job, states, marks, ms }: { job: JobDetail; s
 }
 
 function History({ job, bars, marks, toMs }: { job: JobDetail; bars: Bar[]; marks: Marks; toMs: number }): ReactElement {
-  const [params] = useSearchParams();
   const set = useSetParam();
-  const range = RANGES.find((item) => item.id === params.get("range")) ?? RANGES[3]!;
-  const actions = (
-    <div className="segments" role="group" aria-label="Time range">
-      {RANGES.map((item) => <button key={item.id} type="button" aria-pressed={item === range} onClick={() => set("range", item.id)}>{item.text}</button>)}
-    </div>
-  );
+  const { rangeS, control } = useTimeRange();
   const firstMs = Math.min(Date.parse(job.created_at), toMs - 10_000);
   return (
-    <Panel title={HISTORY} actions={actions}>
+    <Panel title={HISTORY} actions={control}>
       {bars.length === 0 ? <Empty icon="hourglass" title="No replica has been started yet">{job.why}</Empty> : (
         <>
           <p className="muted" role="status">{inWords(bars, marks)}</p>
-          <Drawing bars={bars} marks={marks} fromMs={range.s === null ? firstMs : toMs - range.s * 1000} toMs={toMs} label={inWords(bars, marks)} onChoose={(slot) => set("replica", String(slot))} />
+          <Drawing bars={bars} marks={marks} fromMs={rangeS === null ? firstMs : toMs - rangeS * 1000} toMs={toMs} label={inWords(bars, marks)} onChoose={(slot) => set("replica", String(slot))} />
           <div className="map-legend">
             {LEGEND.map(([kind, what]) => <span key={kind} className="legend-mark"><i className="swatch" style={{ background: `var(${TOKENS[kind]})` }} /> {what}</span>)}
             <span className="legend-mark"><i className="swatch life-incident" /> incident</span>

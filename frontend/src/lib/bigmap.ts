@@ -109,7 +109,8 @@ export function segmentsOf(nodes: readonly BigNode[]): { name: string; nodes: Bi
   return names.map((name) => ({ name, nodes: found.get(name)!, bad: found.get(name)!.filter(isBad).length }));
 }
 
-const PITCHES = [14, 12, 10, 8, 6, 5, 4, 3];
+/** Of two squares on a canvas (px), the largest first. */
+export const PITCHES = [14, 12, 10, 8, 6, 5, 4, 3];
 const GAP = 3;
 export const HEAD = 18;
 

@@ -7,14 +7,13 @@ import { Kept } from "../components/Frozen";
 import { FrozenEvents } from "../components/FrozenEvents";
 import { IncidentTable } from "../components/IncidentTable";
 import { CheckpointTable, DecisionList } from "../components/JobTabs";
-import { TABLE_RANKS } from "../components/JobMesh";
 import { Lifeline, LIFELINE } from "../components/Lifeline";
 import { HISTORY, type Marks, ReplicaHistoryAt } from "../components/ReplicaHistory";
 import { Drawn } from "../components/StepCharts";
 import { count, duration, fixed, percent, shortId } from "../lib/format";
 import { latest, type Reading, readingOf, replicasAt, stepsUntil } from "../lib/frozen";
 import { doneWith } from "../lib/jobnow";
-import { ranksPerReplica } from "../lib/layout";
+import { isLarge } from "../lib/layout";
 import { paths } from "../lib/paths";
 import { Bar, Empty, Figure, Id, Loaded, PageHead, Panel, Problem, Skeleton, Time } from "../ui/basics";
 import { type Tab, Tabs } from "../ui/tabs";
@@ -82,7 +81,6 @@ function Then({ job, at }: { job: JobDetail; at: At }): ReactElement {
   const checkpoints = useParts<Checkpoint>(job.id, at, "checkpoint");
   const parts = { incidents, decisions, checkpoints };
   const marks = useMemo((): Marks => ({ incidents: incidents.data ?? [], decisions: decisions.data ?? [], checkpoints: checkpoints.data ?? [] }), [incidents.data, decisions.data, checkpoints.data]);
-  const large = job.layout !== null && ranksPerReplica(job.layout) * Number(job.layout.dp) > TABLE_RANKS;
   /* Steps that could not be read at all are said to be so where they are drawn. */
   const failed = state.error ? state : steps.last.error && !steps.error ? steps.last : null;
   return (
@@ -96,7 +94,7 @@ function Then({ job, at }: { job: JobDetail; at: At }): ReactElement {
       <Figures job={job} state={state} last={steps.last} checkpoints={checkpoints} />
       <p className="muted">Readings of single ranks, the effective time, the time left and the work at risk are not kept for this time.</p>
       {steps.steps.length > 0 || steps.pending || steps.error ? <Drawn source={steps} incidents={marks.incidents} checkpoints={marks.checkpoints} /> : <Panel title="Loss and step time"><Empty icon="hourglass" title="No step is kept for this time" /></Panel>}
-      {large ? <LargeHistory job={job} at={at} marks={marks} /> : <History job={job} at={at} marks={marks} />}
+      {isLarge(job) ? <LargeHistory job={job} at={at} marks={marks} /> : <History job={job} at={at} marks={marks} />}
       <Missing parts={parts} />
       <div className="panel"><Tabs label="Parts of the job" tabs={tabsOf(job, at, parts)} /></div>
     </>

@@ -8,7 +8,7 @@ import { EffectiveTime } from "../components/EffectiveTime";
 import { AtThatTime, FreezeButton, useFrozen } from "../components/Frozen";
 import { SilentNodes } from "../components/Heard";
 import { JobActions, type JobAct } from "../components/JobActions";
-import { JobMesh, TABLE_RANKS } from "../components/JobMesh";
+import { JobMesh } from "../components/JobMesh";
 import { JobTabs } from "../components/JobTabs";
 import { Lifeline } from "../components/Lifeline";
 import { LogDialog } from "../components/LogDialog";
@@ -18,7 +18,7 @@ import { StepCharts } from "../components/StepCharts";
 import { ToItsId } from "../components/ToItsId";
 import { retried } from "../lib/chunks";
 import { count, duration, fixed, percent, shortId, words } from "../lib/format";
-import { layoutParts, ranksPerReplica } from "../lib/layout";
+import { isLarge, layoutParts, ranksPerReplica } from "../lib/layout";
 import { paths } from "../lib/paths";
 import { useNow } from "../lib/clock";
 import { ENDED_STATES as FINAL, jobNow } from "../lib/jobnow";
@@ -61,7 +61,7 @@ function Content({ job: read, readMs }: { job: JobDetail; readMs: number }): Rea
   const source = useSteps(read.id, settled);
   const job = jobNow(read, source.steps, Math.max(0, (now - readMs) / 1000));
   const final = FINAL.has(job.state);
-  const large = job.layout !== null && ranksPerReplica(job.layout) * Number(job.layout.dp) > TABLE_RANKS;
+  const large = isLarge(job);
   return (
     <>
       <title>{`${job.name} - Holdfast`}</title>
