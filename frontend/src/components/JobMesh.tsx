@@ -210,7 +210,7 @@ function OneReplica({ job, settled, index, onEvict, onLogs, onClose }: Props & {
   return (
     <Panel title={`Replica ${index}`} actions={<button type="button" className="button small" onClick={onClose}>Close</button>}>
       <Loaded query={query} skeleton={<Skeleton height={160} />}>
-        {(page) => page.items.length === 0 ? <Empty icon="search" title={`There is no replica ${index}`} /> : <ReplicaGrid jobId={job.id} replicas={page.items} asOfSeq={page.as_of_seq} committedStep={job.committed_step} onEvict={onEvict} onLogs={onLogs} />}
+        {(page) => page.items.length === 0 ? <Empty icon="search" title={`There is no replica ${index}`} /> : <ReplicaGrid jobId={job.id} project={job.project} replicas={page.items} asOfSeq={page.as_of_seq} committedStep={job.committed_step} onEvict={onEvict} onLogs={onLogs} />}
       </Loaded>
     </Panel>
   );

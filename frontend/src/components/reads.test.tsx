@@ -28,6 +28,7 @@ beforeEach(async () => {
   await new Promise<void>((done) => server.listen(0, "127.0.0.1", done));
   (window as unknown as { happyDOM: { setURL: (url: string) => void } }).happyDOM.setURL(`http://127.0.0.1:${(server.address() as AddressInfo).port}/`);
   client = new QueryClient({ defaultOptions: { queries: { retry: false } } });
+  client.setQueryData(keys.me, { username: "bo", roles: ["read", "submit", "operate"], projects: { p: "operate" }, demo: false, csrf: "" });
 });
 afterEach(async () => {
   cleanup();
@@ -40,7 +41,7 @@ const show = (part: ReactElement): unknown => render(<QueryClientProvider client
 const ofReplicas = (): string[] => asked.filter((path) => path.includes("/replicas")).map((path) => path.split("?")[1] ?? "");
 
 it("for a log: the lives of its slot", async () => {
-  show(<LogDialog jobId="job_1" rank={rank(2)} settled onClose={() => undefined} />);
+  show(<LogDialog jobId="job_1" project="p" rank={rank(2)} settled onClose={() => undefined} />);
   expect((await screen.findAllByRole("button", { name: /^incarnation/ })).map((button) => button.textContent)).toEqual(["incarnation 2 (runs)", "incarnation 1"]);
   expect(ofReplicas()).toEqual(["index=17"]);
 });

@@ -79,7 +79,7 @@ function Content({ job: read, readMs }: { job: JobDetail; readMs: number }): Rea
       {large ? <Suspense fallback={<Skeleton height={360} />}><ReplicaHistory job={job} settled={settled} /></Suspense> : <History job={job} settled={settled} />}
       <JobTabs job={job} settled={settled} />
       {act ? <JobActions job={job} act={act} onClose={() => { setAct(null); refresh(queries.keys.job(job.id)); }} /> : null}
-      {log ? <LogDialog jobId={job.id} rank={log} settled={settled} onClose={() => setLog(null)} /> : null}
+      {log ? <LogDialog jobId={job.id} project={job.project} rank={log} settled={settled} onClose={() => setLog(null)} /> : null}
     </>
   );
 }
@@ -88,11 +88,11 @@ function Head({ job, onAct }: { job: JobDetail; onAct: (act: JobAct) => void }):
   const actions = (
     <>
       <FreezeButton />
-      <ActButton of={job} act="checkpoint" onPress={() => onAct({ kind: "checkpoint" })}><Icon name="disk" size={13} /> Checkpoint now</ActButton>
+      <ActButton of={job} project={job.project} act="checkpoint" onPress={() => onAct({ kind: "checkpoint" })}><Icon name="disk" size={13} /> Checkpoint now</ActButton>
       {job.state === "preempted"
-        ? <ActButton of={job} act="resume" onPress={() => onAct({ kind: "resume" })}><Icon name="play" size={13} /> Resume</ActButton>
-        : <ActButton of={job} act="preempt" onPress={() => onAct({ kind: "preempt" })}><Icon name="hourglass" size={13} /> Preempt</ActButton>}
-      <ActButton of={job} act="cancel" className="danger" onPress={() => onAct({ kind: "cancel" })}><Icon name="ban" size={13} /> Cancel job</ActButton>
+        ? <ActButton of={job} project={job.project} act="resume" onPress={() => onAct({ kind: "resume" })}><Icon name="play" size={13} /> Resume</ActButton>
+        : <ActButton of={job} project={job.project} act="preempt" onPress={() => onAct({ kind: "preempt" })}><Icon name="hourglass" size={13} /> Preempt</ActButton>}
+      <ActButton of={job} project={job.project} act="cancel" className="danger" onPress={() => onAct({ kind: "cancel" })}><Icon name="ban" size={13} /> Cancel job</ActButton>
     </>
   );
   return (
@@ -174,7 +174,7 @@ function Replicas(props: { job: JobDetail; final: boolean; settled: boolean; onE
           page.items.some((replica) => replica.current) ? (
             <>
               {props.final ? null : <SilentNodes nodes={nodesOf(page.items)} />}
-              <ReplicaGrid jobId={job.id} replicas={page.items} asOfSeq={page.as_of_seq} committedStep={job.committed_step} onEvict={props.onEvict} onLogs={props.onLogs} />
+              <ReplicaGrid jobId={job.id} project={job.project} replicas={page.items} asOfSeq={page.as_of_seq} committedStep={job.committed_step} onEvict={props.onEvict} onLogs={props.onLogs} />
             </>
           ) : (
             <Empty icon="hourglass" title={props.final ? "No replica is left" : "No replica has been started yet"}>{job.why}</Empty>
