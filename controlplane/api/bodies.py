@@ -299,8 +299,9 @@ def _words(kind: inspect.Type, path: list[str]) -> list[str]:
             return []
 
 
-def send(data: Any, status: int = 200) -> HttpResponse:
-    """JSON, encoded once, without a second validation. A list's rows are compressed on their way (`compressed`)."""
+def send(data: Any, status: int = 200, *, compress: bool = True) -> HttpResponse:
+    """JSON, encoded once, without a second validation. A list's rows are compressed on their way (`compressed`), unless
+    they may hold secrets."""
     response = HttpResponse(msgspec.json.encode(data), status=status, content_type="application/json")
-    response.holdfast_rows = isinstance(data, dict) and "items" in data  # type: ignore[attr-defined]
+    response.holdfast_rows = compress and isinstance(data, dict) and "items" in data  # type: ignore[attr-defined]
     return response

@@ -1,10 +1,12 @@
 """Lists and large answers, compressed here: no proxy has to be told, and `make demo` has none.
 
 A large answer is a `Head`, which may be kept, and a short tail that is its own (`as_of_seq`). The head is compressed
-once and ends at a whole byte (a full flush), so that the tail's bytes can follow it in the same gzip member. Nothing
-secret is in these answers, and nothing that a caller sends comes back in them but names of fields: the length of what
-is compressed says nothing to who listens. Answers about one object, some with values that only their owner sees, are
-not compressed.
+once and ends at a whole byte (a full flush), so that the tail's bytes can follow it in the same gzip member.
+
+The length of what is compressed tells who listens how alike its parts are. So only that is compressed which holds
+nothing secret, whatever others have stored in it (names, reasons, labels); of a request nothing comes back but names of
+fields. Not compressed: answers about one object, some with values that only their owner sees, and diagnostics, which
+are a job's own text and may hold anything.
 """
 
 import gzip

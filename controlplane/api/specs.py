@@ -39,9 +39,12 @@ def read(request: HttpRequest) -> LintResult:
 
 
 def reachable_risk() -> float:
-    """What the devices here can score at most, by the readings that they give now; 1 while none
-    was scored or that is not known."""
-    told = [part.get("reachable_risk") for part in shards.read_parts(FLEET)]
+    """What the devices here can score at most, by the readings that they give now; 1 while none was scored, and while
+    a shard of the sentinel is not heard: its devices may score more than all others can."""
+    parts = shards.read_parts(FLEET)
+    if not all(parts):
+        return 1.0
+    told = [part.get("reachable_risk") for part in parts]
     return max((float(each) for each in told if isinstance(each, int | float)), default=1.0)
 
 

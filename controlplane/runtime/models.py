@@ -20,13 +20,20 @@ class Event(models.Model):
     at = models.DateTimeField()
     kind = models.CharField(max_length=60)
     sentence = models.TextField(blank=True)
-    job_id = models.CharField(max_length=32, blank=True, db_index=True)
+    job_id = models.CharField(max_length=32, blank=True)
     job_seq = models.BigIntegerField(null=True)
-    node_id = models.CharField(max_length=32, blank=True, db_index=True)
+    node_id = models.CharField(max_length=32, blank=True)
     entity = models.CharField(max_length=24, blank=True)
     entity_id = models.CharField(max_length=64, blank=True)
     patch = models.JSONField(null=True)
     data = models.JSONField(default=dict)
+
+    class Meta:
+        # The newest of a job or a node are read from the end of their own, none of them sorted.
+        indexes = [
+            models.Index(fields=["job_id", "seq"], name="event_of_job"),
+            models.Index(fields=["node_id", "seq"], name="event_of_node"),
+        ]
 
 
 class ProcessBeat(models.Model):

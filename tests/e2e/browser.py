@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, Page, Playwright
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, Playwright
 
 REPOSITORY = Path(__file__).parents[2]
 FRONTEND = REPOSITORY / "frontend"
@@ -98,6 +98,12 @@ def axe_violations(page: Page, rules: dict[str, Any] = WCAG) -> list[str]:
         f"{item['id']}: " + "; ".join(f"{node['target']} {node['failureSummary']}" for node in item["nodes"][:4])
         for item in result["violations"]
     ]
+
+
+def drawn_to_scale(canvas: Locator) -> bool:
+    """A pixel of what was drawn is a pixel of the screen: what lies under the cursor is what is drawn there."""
+    canvas.page.evaluate(LAID_OUT)
+    return bool(canvas.evaluate("one => one.clientWidth > 0 && one.width === one.clientWidth * devicePixelRatio"))
 
 
 def picture(page: Page, name: str, *, whole: bool = True) -> None:

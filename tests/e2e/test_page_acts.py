@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
+from django.contrib.auth.models import Group, User
 from playwright.sync_api import Browser, BrowserContext, Page, Request, expect
 from pytest_django.fixtures import Settings
 
@@ -64,6 +65,26 @@ def test_a_spec_that_is_being_written_is_kept_and_a_check_shows_each_fix(visit: 
     expect(page.get_by_role("textbox", name="Job spec")).to_have_value(re.compile("name: mine"))
     page.get_by_role("button", name="Start again from the example").click()
     expect(page.get_by_role("textbox", name="Job spec")).to_have_value(re.compile("my-first-job"))
+
+
+def test_who_may_only_read_sees_every_button_and_why_not(visit: Visit, real: Target) -> None:
+    fleet = make_fleet()
+    job = run_job(fleet)
+    User.objects.get(username=real.username).groups.set([Group.objects.get_or_create(name="read")[0]])
+    page = visit(f"/jobs/{job.id}")
+    of_job = f"This needs the scope operate in the project {job.project}; you have read."
+    for name in ("Checkpoint now", "Preempt", "Cancel job", "Evict replica 0"):
+        expect(page.get_by_role("button", name=name)).to_be_disabled()
+        expect(page.get_by_role("button", name=name)).to_have_attribute("title", of_job)
+    page.goto(f"{real.url}/nodes/{fleet.nodes['n1'].id}")
+    for name in ("Drain", "Maintain", "Cordon", "Uncordon"):
+        expect(page.get_by_role("button", name=name, exact=True)).to_be_disabled()
+    expect(page.get_by_role("button", name="Drain")).to_have_attribute(
+        "title", "This needs the scope operate; you have read."
+    )
+    User.objects.get(username=real.username).groups.set([Group.objects.get_or_create(name="operate")[0]])
+    page.reload()
+    expect(page.get_by_role("button", name="Drain")).to_be_enabled()
 
 
 def test_a_slowed_rank_can_be_healed_with_the_value_zero(visit: Visit, settings: Settings) -> None:

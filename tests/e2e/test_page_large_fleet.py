@@ -9,10 +9,11 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from controlplane.fleet.models import Device, Node
 from controlplane.fleet.services import cordon, mark_device_lost, set_device_health, set_device_risk
-from tests.e2e.browser import Complaints, Target, axe_violations
+from tests.e2e.browser import Complaints, Target, axe_violations, drawn_to_scale
 from tests.e2e.rows import crowd
 from tests.e2e.test_pages_real import DESK, look_at_it_narrow, look_in_the_dark, opened, picture
 
+pytestmark = [pytest.mark.e2e, pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
 SEGMENTS = 5
 SOON_MS = 15_000
 """A change is drawn within a second or so; on a machine that does other things."""
@@ -71,6 +72,7 @@ def test_arrow_keys_read_a_node_aloud_and_enter_opens_it(page: Page) -> None:
 
 def test_the_block_under_the_cursor_is_the_one_that_is_read_and_opened(page: Page) -> None:
     canvas = page.locator(".bigmap canvas")
+    assert drawn_to_scale(canvas)
     canvas.hover(position={"x": 30, "y": 40})
     name = page.locator(".bigmap-said b").inner_text()
     assert Node.objects.filter(name=name, segment="rack-0").exists()

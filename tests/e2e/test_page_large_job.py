@@ -9,10 +9,11 @@ from playwright.sync_api import Browser, Page, expect
 from controlplane.jobs.models import Job, Rank, RankSpeed, Replica
 from controlplane.protocol.states import JobState
 from controlplane.runtime.clock import now
-from tests.e2e.browser import Target, axe_violations
+from tests.e2e.browser import Target, axe_violations, drawn_to_scale
 from tests.e2e.test_pages_real import DESK, look_at_it_narrow, look_in_the_dark, picture, quiet
 from tests.integration.api.test_mesh import PARTS, WINDOW, large_job
 
+pytestmark = [pytest.mark.e2e, pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
 REPLICAS, TP, PP = 64, 4, 2
 SLOW, OUT = (17, 5), 40
 """The replica and rank that is slow; the replica that was evicted."""
@@ -81,6 +82,7 @@ def test_the_slowest_ten_are_the_slowest_and_lead_to_their_replica(page: Page) -
 
 def test_arrow_keys_read_ranks_and_enter_opens_the_replica(page: Page) -> None:
     chart = page.get_by_role("application", name=re.compile("Ranks of the job: 512 ranks"))
+    assert drawn_to_scale(chart.locator("canvas"))
     heard = page.get_by_role("region", name="Replicas and ranks").locator(".bigmap-said")
     chart.press("ArrowDown")
     chart.press("ArrowRight")

@@ -14,7 +14,7 @@ from controlplane.protocol.spec_lint import lint
 from controlplane.protocol.states import JobState
 from controlplane.recovery.models import Incident
 from controlplane.runtime.clock import now
-from tests.e2e.browser import Target, axe_violations
+from tests.e2e.browser import Target, axe_violations, drawn_to_scale
 from tests.e2e.test_page_large_job import OUT, REPLICAS, made
 from tests.e2e.test_pages_real import DESK, look_at_it_narrow, look_in_the_dark, opened, picture, quiet
 from tests.integration.api.conftest import SPEC
@@ -62,6 +62,7 @@ def test_it_says_what_the_rows_say_and_is_read_by_the_keyboard(page: Page, real:
     )
     chart = page.get_by_role("application", name=re.compile("^History of the replicas"))
     heard = history.locator(".bigmap-said")
+    assert drawn_to_scale(chart.locator("canvas"))
     for _ in range(REPLACED + 1):
         chart.press("ArrowDown")
     expect(heard).to_contain_text(f"Replica {REPLACED}, incarnation 3 of attempt 1")

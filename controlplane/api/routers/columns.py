@@ -65,15 +65,17 @@ _lock = threading.Lock()
     openapi_extra=describe(NodeColumns, errors=(304, 422)),
 )
 def list_node_columns(request: HttpRequest, query: Query[ColumnFilter]) -> HttpResponse:
-    """Every node in one answer, a list for each field: for fleets of thousands. `fields` chooses; `id` and
-    `state_reason` are given where they are asked for. Without ages, readings and jobs, which `/nodes` has. Has an ETag
-    that costs next to nothing while no node has changed."""
+    """Every node in one answer, a list for each field: for fleets of thousands. Where `next` is not null, as above
+    20,000 nodes, more follow. `fields` chooses; `id` and `state_reason` are given where they are asked for. Without
+    ages, readings and jobs, which `/nodes` has. Has an ETag that costs next to nothing while no node has changed."""
     names = chosen(query.fields, columns.FIELDS, columns.DEFAULT, of="a node as columns")
     after = pages.decode(query.cursor, NAME)
     version = followed.nodes.version()
     key = (names, query.state, query.q, after, query.limit)
     with _lock:
         kept = _kept.get(key)
+        if kept is not None:
+            _kept.move_to_end(key)
     if kept is None or kept.number != version.number:
         kept = _read(version.number, query, names, after)
         with _lock:
@@ -104,7 +106,8 @@ def _read(number: int, query: ColumnFilter, names: tuple[str, ...], after: str |
 )
 def job_mesh(request: HttpRequest, job_id: str, query: Query[MeshFilter]) -> HttpResponse:
     """Every rank of the newest attempt in one answer, a list for each field, by its place in the layout; and the ten
-    slowest and most silent ones. `fields` chooses. Has ages, so it has no ETag."""
+    slowest and most silent ones. Where `next` is not null, as above 32,768 ranks, more follow. `fields` chooses. Has
+    ages, so it has no ETag."""
     seq, job = newest_seq(), job_of(request, job_id)
     names = chosen(query.fields, mesh.FIELDS, mesh.FIELDS, of="a rank as columns")
     found = mesh.mesh(job, names, after=_place(query.cursor), limit=query.limit)

@@ -87,7 +87,8 @@ class LogQuery(Schema):
     openapi_extra=describe(list[rest.Replica], errors=NOT_THERE),
 )
 def replicas(request: HttpRequest, job_id: str, query: Query[ReplicaQuery]) -> HttpResponse:
-    """Every incarnation with its ranks, newest attempt first; a job has few, so one page."""
+    """Every incarnation with its ranks, newest attempt first, in one page: of a large job as `fields` without ranks, or
+    of one slot (`index`); `/jobs/{job}/mesh` has all ranks as columns."""
     seq, names = newest_seq(), of_rows(query.fields, rest.Replica, of="a replica")
     job = job_of(request, job_id)
     ranks = names is None or not {"ranks", "capabilities"}.isdisjoint(names)

@@ -116,4 +116,4 @@ def diagnostics(request: HttpRequest, job_id: str, query: Query[DiagnosticQuery]
     seq = newest_seq()
     rows = recovery.diagnostics(job_of(request, job_id).id, command_id=query.command_id)
     found, after = pages.page(rows, query, name="diagnostics")
-    return send(pages.listing([look_view(row) for row in found], after, seq))
+    return send(pages.listing([look_view(row) for row in found], after, seq), compress=False)

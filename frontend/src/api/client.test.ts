@@ -1,5 +1,7 @@
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { narrowed, EMPTY_PICK, ready, toBody } from "../components/TargetPicker";
+import { byServer, hearServer } from "../lib/clock";
+import { frozenOf } from "../lib/frozen";
 import { safeNext } from "../pages/LoginPage";
 import { ApiProblem, get, post, problemOf, readCookie, withParams } from "./client";
 
@@ -83,5 +85,19 @@ describe("targets of a fault", () => {
 
   it("chosen anew make the choices below void", () => {
     expect(narrowed({ job: "j", replica: "1", rank: "0", node: "", device: "" }, "job", "k")).toEqual({ job: "k", replica: "", rank: "", node: "", device: "" });
+  });
+});
+
+describe("the server's clock", () => {
+  afterEach(() => hearServer(new Date().toUTCString()));
+  it("is known from its answers, so that what it has just written does not lie in the future", async () => {
+    const written = new Date(Date.now() + 600_000);
+    expect(frozenOf(written.toISOString(), byServer(Date.now()))?.wrong).toContain("in the future");
+    answer(200, "{}", { date: written.toUTCString() });
+    await get("/version", {});
+    expect(frozenOf(written.toISOString(), byServer(Date.now()))?.wrong).toBe("");
+    answer(200, "{}");
+    await get("/version", {});
+    expect(byServer(0)).toBeGreaterThan(590_000);
   });
 });

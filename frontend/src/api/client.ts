@@ -1,5 +1,6 @@
 /* The one door to the HTTP API: cookies, CSRF, problem+json. Never retries; TanStack Query
    does, for reads only. */
+import { hearServer } from "../lib/clock";
 import { signedInAgain } from "./signin";
 import type { Answer, Named, Outcome, Query, Readable, SpecFault, Writable } from "./types";
 
@@ -73,6 +74,7 @@ async function send(path: string, init: RequestInit): Promise<Response> {
     if (init.signal?.aborted) throw error;
     throw new ApiProblem(0, "No answer from the control plane", "The network or the web process is down. Training continues without it.");
   }
+  hearServer(response.headers.get("date"));
   if (!response.ok) throw await problemOf(response);
   return response;
 }

@@ -610,7 +610,8 @@ export interface paths {
         /**
          * The ranks of a job as columns
          * @description Every rank of the newest attempt in one answer, a list for each field, by its place in the layout; and the ten
-         *     slowest and most silent ones. `fields` chooses. Has ages, so it has no ETag.
+         *     slowest and most silent ones. Where `next` is not null, as above 32,768 ranks, more follow. `fields` chooses. Has
+         *     ages, so it has no ETag.
          */
         get: operations["controlplane_api_routers_columns_job_mesh"];
         put?: never;
@@ -670,7 +671,8 @@ export interface paths {
         };
         /**
          * Replicas of a job
-         * @description Every incarnation with its ranks, newest attempt first; a job has few, so one page.
+         * @description Every incarnation with its ranks, newest attempt first, in one page: of a large job as `fields` without ranks, or
+         *     of one slot (`index`); `/jobs/{job}/mesh` has all ranks as columns.
          */
         get: operations["controlplane_api_routers_job_parts_replicas"];
         put?: never;
@@ -1325,9 +1327,9 @@ export interface paths {
         };
         /**
          * All nodes as columns
-         * @description Every node in one answer, a list for each field: for fleets of thousands. `fields` chooses; `id` and
-         *     `state_reason` are given where they are asked for. Without ages, readings and jobs, which `/nodes` has. Has an ETag
-         *     that costs next to nothing while no node has changed.
+         * @description Every node in one answer, a list for each field: for fleets of thousands. Where `next` is not null, as above
+         *     20,000 nodes, more follow. `fields` chooses; `id` and `state_reason` are given where they are asked for. Without
+         *     ages, readings and jobs, which `/nodes` has. Has an ETag that costs next to nothing while no node has changed.
          */
         get: operations["controlplane_api_routers_columns_list_node_columns"];
         put?: never;

@@ -3,6 +3,7 @@
    what has ended long ago is not asked again. */
 import { infiniteQueryOptions, type InfiniteData, queryOptions } from "@tanstack/react-query";
 import { type FleetColumns, FIELDS } from "../lib/bigmap";
+import { readWhole } from "../lib/columns";
 import { type Incarnation, INCARNATION_FIELDS } from "../lib/history";
 import { ENDED_STATES } from "../lib/jobnow";
 import { live } from "../live/store";
@@ -26,6 +27,7 @@ export const keys = {
   jobs: ["jobs"] as const,
   found: ["found"] as const,
   job: (id: string) => ["job", id] as const,
+  incarnations: (id: string) => ["incarnations", id] as const,
   incidents: ["incidents"] as const,
   incident: (id: string) => ["incident", id] as const,
   decision: (id: string) => ["decision", id] as const,
@@ -109,7 +111,7 @@ export const job = (id: string) =>
 export const mesh = (id: string, settled = false) =>
   queryOptions({
     queryKey: ["mesh", id],
-    queryFn: ({ signal }) => get("/jobs/{job_id}/mesh", { job_id: id }, {}, signal),
+    queryFn: ({ signal }) => readWhole((cursor) => get("/jobs/{job_id}/mesh", { job_id: id }, { cursor }, signal)),
     refetchInterval: settled ? false : every(MESH_POLL_MS),
   });
 
@@ -127,10 +129,18 @@ export const replicas = (id: string, settled = false) =>
     queryFn: ({ signal }) => get("/jobs/{job_id}/replicas", { job_id: id }, {}, signal),
     refetchInterval: settled ? false : every(POLL_MS),
   });
-/** Of a large job: every incarnation without its ranks, of which there are thousands. */
+/** Every incarnation that a slot has had, with its ranks. */
+export const lives = (id: string, index: number, settled = false) =>
+  queryOptions({
+    queryKey: [...keys.job(id), "lives", index],
+    queryFn: ({ signal }) => get("/jobs/{job_id}/replicas", { job_id: id }, { index }, signal),
+    refetchInterval: settled ? false : every(POLL_MS),
+  });
+/** Every incarnation without its ranks, of which a large job has thousands: read again for what happens to a replica, and not for
+    each event of the job. */
 export const incarnations = (id: string, settled = false) =>
   queryOptions({
-    queryKey: [...keys.job(id), "incarnations"],
+    queryKey: keys.incarnations(id),
     queryFn: async ({ signal }) => (await get("/jobs/{job_id}/replicas", { job_id: id }, { fields: INCARNATION_FIELDS }, signal)).items as Incarnation[],
     refetchInterval: settled ? false : every(POLL_MS),
   });
@@ -277,13 +287,9 @@ export const nodes = (q: string) => listOf(keys.nodes, "/nodes", {}, { q });
 export const columns = () =>
   queryOptions({
     queryKey: keys.columns,
-    queryFn: async ({ signal }) => (await get("/nodes:columns", {}, { fields: FIELDS.join(",") }, signal)).columns as unknown as FleetColumns,
+    queryFn: async ({ signal }) => (await readWhole((cursor) => get("/nodes:columns", {}, { fields: FIELDS.join(","), cursor }, signal))).columns as unknown as FleetColumns,
     refetchInterval: every(POLL_MS),
   });
-
-/** The first nodes whose names have `name` in them: the one that is called so, unless many others come before it. */
-export const named = (name: string) =>
-  queryOptions({ queryKey: [...keys.nodes, "named", name], queryFn: ({ signal }) => get("/nodes", {}, { q: name, limit: 20 }, signal), staleTime: 60_000 });
 
 /** Every node there is, for what is drawn whole: read to its end by `useFleet`. */
 export const fleet = () => listOf(keys.nodes, "/nodes", {}, { limit: LARGE_PAGE });

@@ -1,6 +1,6 @@
 /* The map of a fleet with more nodes than cards can show: a block a node on a canvas, a square a device, by segment; and
    the same as a table, the worst first. Read as columns, and again when something of a node has changed. */
-import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useQuery } from "@tanstack/react-query";
 import { type KeyboardEvent, memo, type MouseEvent, type ReactElement, useEffect, useMemo, useRef, useState } from "react";
 import { Link, useNavigate, useSearchParams } from "react-router";
 import * as queries from "../api/queries";
@@ -114,28 +114,14 @@ function inWords(sum: ReturnType<typeof summary>, all: number): string {
   return [`${of}, ${count(sum.devices)} devices`, ...parts, ...nodes].join("; ");
 }
 
-/** Opens a node's page by its name: columns carry no ids, which would be half of all bytes. */
-function useOpen(): (name: string) => void {
-  const client = useQueryClient();
-  const navigate = useNavigate();
-  return (name) => {
-    const search = `${paths.nodes()}?q=${encodeURIComponent(name)}`;
-    client.fetchQuery(queries.named(name)).then(
-      ({ items }) => {
-        const found = items.find((node) => node.name === name);
-        void navigate(found ? paths.node(found.id) : search);
-      },
-      () => void navigate(search),
-    );
-  };
-}
-
 const Canvas = memo(function Canvas({ nodes, show, worst, label }: { nodes: BigNode[]; show: Show; worst: boolean; label: string }): ReactElement {
   const [box, width] = useWidth();
   const canvas = useRef<HTMLCanvasElement>(null);
   const [at, setAt] = useState(-1);
   const [walked, setWalked] = useState(-1);
-  const open = useOpen();
+  const navigate = useNavigate();
+  /* Columns carry no ids, which would be half of all bytes. */
+  const open = (name: string): void => void navigate(paths.nodeNamed(name));
   const dark = useDark();
   const layout = useMemo(() => layoutOf(nodes, Math.max(120, width), ROOM_PX, worst), [nodes, width, worst]);
   const chosen = at < layout.nodes.length ? at : -1;
@@ -159,8 +145,8 @@ const Canvas = memo(function Canvas({ nodes, show, worst, label }: { nodes: BigN
   };
   const node = layout.nodes[chosen];
   return (
-    <div ref={box}>
-      <div className="bigmap" role="application" tabIndex={0} aria-label={`Map of the fleet: ${label}. Arrow keys choose a node, Enter opens it.`} onKeyDown={onKey}>
+    <>
+      <div ref={box} className="bigmap" role="application" tabIndex={0} aria-label={`Map of the fleet: ${label}. Arrow keys choose a node, Enter opens it.`} onKeyDown={onKey}>
         <canvas
           ref={canvas}
           style={{ width: "100%", height: layout.height }}
@@ -173,7 +159,7 @@ const Canvas = memo(function Canvas({ nodes, show, worst, label }: { nodes: BigN
         {node ? <i ref={mark} className="bigmap-mark" style={{ left: layout.x[chosen]!, top: layout.y[chosen]!, width: layout.blockWidth + 1, height: layout.blockHeight + 1 }} /> : null}
       </div>
       <p className="bigmap-said" aria-live="polite">{node ? <Said node={node} /> : "Point at a block, or walk with the arrow keys, to read what it is."}</p>
-    </div>
+    </>
   );
 });
 
@@ -187,7 +173,6 @@ function Said({ node }: { node: BigNode }): ReactElement {
 
 function WorstTable({ nodes }: { nodes: BigNode[] }): ReactElement {
   const [shown, setShown] = useState(ROWS);
-  const open = useOpen();
   const rows = useMemo(() => worstFirst(nodes), [nodes]);
   return (
     <>
@@ -200,11 +185,7 @@ function WorstTable({ nodes }: { nodes: BigNode[] }): ReactElement {
             {rows.slice(0, shown).map((node) => (
               <tr key={node.name}>
                 <td>
-                  <Link className="cell-name" to={`${paths.nodes()}?q=${encodeURIComponent(node.name)}`} onClick={(event) => {
-                    if (event.metaKey || event.ctrlKey || event.shiftKey) return;
-                    event.preventDefault();
-                    open(node.name);
-                  }}>{node.name}</Link>
+                  <Link className="cell-name" to={paths.nodeNamed(node.name)}>{node.name}</Link>
                 </td>
                 <td><StateBadge kind="node" state={node.state} /></td>
                 <td>{node.connected ? "linked" : <span className="text-bad">no link</span>}</td>

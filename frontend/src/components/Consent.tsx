@@ -3,6 +3,7 @@ import { type ReactElement, useState } from "react";
 import { Link } from "react-router";
 import { post } from "../api/client";
 import * as queries from "../api/queries";
+import { useProjectOf } from "../api/project";
 import type { DecisionDetail } from "../api/types";
 import { duration, gpuSeconds, words } from "../lib/format";
 import { useNow } from "../lib/clock";
@@ -23,6 +24,7 @@ const ASKS: Record<Word, { title: string; label: string; does: string }> = {
 export function Consent({ decision }: { decision: DecisionDetail }): ReactElement | null {
   const [asked, setAsked] = useState<Word | null>(null);
   const refresh = useRefresh();
+  const project = useProjectOf(decision.mode === "recommend" ? decision.job_id : null);
   if (decision.mode !== "recommend") return null;
   return (
     <Panel title="Recommended, not carried out" id="consent">
@@ -32,9 +34,9 @@ export function Consent({ decision }: { decision: DecisionDetail }): ReactElemen
         <ul>{decision.verdicts.map((word) => <li key={`${word.who} ${word.at}`}><b>{word.who}</b> {word.verdict} <Time at={word.at} />: {word.reason}</li>)}</ul>
       ) : null}
       <div className="page-actions consent-acts">
-        <ActButton of={decision} act="approve" className="primary" onPress={() => setAsked("approve")}>Approve</ActButton>
-        <ActButton of={decision} act="reject" onPress={() => setAsked("reject")}>Reject</ActButton>
-        {decision.acts_at || decision.verdict === "held" ? <ActButton of={decision} act="hold" onPress={() => setAsked("hold")}>Hold</ActButton> : null}
+        <ActButton of={decision} project={project} act="approve" className="primary" onPress={() => setAsked("approve")}>Approve</ActButton>
+        <ActButton of={decision} project={project} act="reject" onPress={() => setAsked("reject")}>Reject</ActButton>
+        {decision.acts_at || decision.verdict === "held" ? <ActButton of={decision} project={project} act="hold" onPress={() => setAsked("hold")}>Hold</ActButton> : null}
       </div>
       {asked ? (
         <ConfirmDialog

@@ -1,8 +1,8 @@
 /* A page as of one moment: what its address says, how to leave it, and how to move it. */
 import type { ReactElement, ReactNode } from "react";
 import { useSearchParams } from "react-router";
-import { clockMs } from "../lib/clock";
-import { type Frozen, frozenOf, instantOf } from "../lib/frozen";
+import { byServer, clockMs } from "../lib/clock";
+import { type Frozen, frozenOf, instantOf, type Reading } from "../lib/frozen";
 import { useSetParam } from "../lib/params";
 import { CopyButton, Empty, Time } from "../ui/basics";
 import { Icon } from "../ui/icons";
@@ -12,13 +12,13 @@ const MINUTE_MS = 60_000;
 /** At which moment this page is frozen; null where it is live. */
 export function useFrozen(): Frozen | null {
   const [params] = useSearchParams();
-  return frozenOf(params.get("at"), Date.now());
+  return frozenOf(params.get("at"), byServer(Date.now()));
 }
 
 export function FreezeButton(): ReactElement {
   const set = useSetParam();
   return (
-    <button type="button" className="button" title="Keep this page as of now in its address, to look at or to share" onClick={() => set("at", instantOf(clockMs()))}>
+    <button type="button" className="button" title="Keep this page as of now in its address, to look at or to share" onClick={() => set("at", instantOf(byServer(clockMs())))}>
       <Icon name="pause" size={13} /> Freeze
     </button>
   );
@@ -39,7 +39,7 @@ export function AtThatTime({ frozen, children }: { frozen: Frozen; children: (at
         </span>
         <span className="frozen-acts">
           <button type="button" className="button" onClick={() => set("at", instantOf(ms - MINUTE_MS))}>1 m earlier</button>
-          <button type="button" className="button" disabled={ms + MINUTE_MS > Date.now()} onClick={() => set("at", instantOf(ms + MINUTE_MS))}>1 m later</button>
+          <button type="button" className="button" disabled={ms + MINUTE_MS > byServer(Date.now())} onClick={() => set("at", instantOf(ms + MINUTE_MS))}>1 m later</button>
           <CopyButton text={() => location.href} what="link" label="Copy link" />
           {live}
         </span>
@@ -49,7 +49,9 @@ export function AtThatTime({ frozen, children }: { frozen: Frozen; children: (at
   );
 }
 
-/** Stands where today's value would be untrue. */
-export function NotKept({ what }: { what?: string }): ReactElement {
-  return <span className="missing">{what ? `${what} not kept for this time` : "not kept for this time"}</span>;
+/** A value of that time, or why it is not there. `what`: named where no label stands beside it. */
+export function Kept<T>({ of, what = "", children }: { of: Reading<T>; what?: string; children: (value: T) => ReactNode }): ReactElement {
+  if (of.value !== undefined) return <>{children(of.value)}</>;
+  const why = of.read ? "not kept for this time" : of.error ? "could not be read" : "being read";
+  return <span className="missing">{[what, why].filter(Boolean).join(" ")}</span>;
 }

@@ -1,7 +1,7 @@
 /* A large job's ranks on a canvas: a block a replica, a row a pipeline stage, a square a rank; who is slowest and most silent
    beside it, and one replica at a time as a table. Read as columns, each few seconds. */
 import { useQuery } from "@tanstack/react-query";
-import { type KeyboardEvent, memo, type MouseEvent, type ReactElement, useEffect, useMemo, useRef, useState } from "react";
+import { type KeyboardEvent, memo, type MouseEvent, type ReactElement, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { useSearchParams } from "react-router";
 import * as queries from "../api/queries";
 import type { JobDetail, JobMesh as Mesh, Rank, Replica } from "../api/types";
@@ -17,8 +17,6 @@ import { Segments } from "../ui/Segments";
 import { StateBadge, styleOf } from "../ui/states";
 import { ReplicaGrid } from "./ReplicaGrid";
 
-/** Above so many ranks a job is shown so. */
-export const TABLE_RANKS = 256;
 const ROOM_PX = 420;
 
 const TOKENS: Record<Exclude<RankClass, `heat-${number}`>, string> = {
@@ -44,6 +42,7 @@ export function JobMesh(props: Props): ReactElement {
   const [params] = useSearchParams();
   const set = useSetParam();
   const show = MESH_SHOWS.find((item) => item === params.get("ranks")) ?? "state";
+  const choose = useCallback((replica: number) => set("replica", String(replica)), [set]);
   const chosen = /^\d+$/.test(params.get("replica") ?? "") ? Number(params.get("replica")) : null;
   const actions = (
     <Segments label="What the squares show" options={MESH_SHOWS} value={show} onChange={(item) => set("ranks", item)} />
@@ -53,15 +52,7 @@ export function JobMesh(props: Props): ReactElement {
       <Panel title="Replicas and ranks" actions={actions}>
         <Loaded query={query} skeleton={<Skeleton height={ROOM_PX} />}>
           {(mesh) => (mesh.ranks === 0 ? <Empty icon="hourglass" title="No replica has been started yet">{job.why}</Empty> : (
-            <>
-              <p className="muted" role="status">{inWords(mesh, show)}</p>
-              <MeshCanvas mesh={mesh} show={show} label={inWords(mesh, show)} chosen={chosen} onChoose={(replica) => set("replica", String(replica))} />
-              <Legend show={show} />
-              <div className="grid-2">
-                <Worst title="Slowest" rows={mesh.slowest} of={(rank) => duration(rank.step_s)} what="Step time" onChoose={(replica) => set("replica", String(replica))} />
-                <Worst title="Most silent" rows={mesh.most_silent} of={(rank) => duration(rank.heartbeat_age_s)} what="Last heartbeat" onChoose={(replica) => set("replica", String(replica))} />
-              </div>
-            </>
+            <Drawn mesh={mesh} show={show} chosen={chosen} onChoose={choose} />
           ))}
         </Loaded>
       </Panel>
@@ -69,6 +60,22 @@ export function JobMesh(props: Props): ReactElement {
     </>
   );
 }
+
+/** Not again with each second of the page's clock: what is counted is every rank. */
+const Drawn = memo(function Drawn({ mesh, show, chosen, onChoose }: { mesh: Mesh; show: MeshShow; chosen: number | null; onChoose: (replica: number) => void }): ReactElement {
+  const label = inWords(mesh, show);
+  return (
+    <>
+      <p className="muted" role="status">{label}</p>
+      <MeshCanvas mesh={mesh} show={show} label={label} chosen={chosen} onChoose={onChoose} />
+      <Legend show={show} />
+      <div className="grid-2">
+        <Worst title="Slowest" rows={mesh.slowest} of={(rank) => duration(rank.step_s)} what="Step time" onChoose={onChoose} />
+        <Worst title="Most silent" rows={mesh.most_silent} of={(rank) => duration(rank.heartbeat_age_s)} what="Last heartbeat" onChoose={onChoose} />
+      </div>
+    </>
+  );
+});
 
 const columnsOf = (mesh: Mesh): MeshColumns => mesh.columns as unknown as MeshColumns;
 
@@ -79,7 +86,7 @@ function inWords(mesh: Mesh, show: MeshShow): string {
   return [`${count(mesh.ranks)} ranks in ${count(mesh.replicas.length)} replicas`, out > 0 ? `${count(out)} not contributing` : "", ...parts].filter(Boolean).join("; ");
 }
 
-const MeshCanvas = memo(function MeshCanvas({ mesh, show, label, chosen, onChoose }: { mesh: Mesh; show: MeshShow; label: string; chosen: number | null; onChoose: (replica: number) => void }): ReactElement {
+function MeshCanvas({ mesh, show, label, chosen, onChoose }: { mesh: Mesh; show: MeshShow; label: string; chosen: number | null; onChoose: (replica: number) => void }): ReactElement {
   const [box, width] = useWidth();
   const canvas = useRef<HTMLCanvasElement>(null);
   const mark = useRef<HTMLElement>(null);
@@ -104,8 +111,8 @@ const MeshCanvas = memo(function MeshCanvas({ mesh, show, label, chosen, onChoos
   const under = (event: MouseEvent<HTMLCanvasElement>): number => rankAt(layout, event.nativeEvent.offsetX, event.nativeEvent.offsetY);
   const block = layout.blocks.find(({ replica }) => replica === chosen);
   return (
-    <div ref={box}>
-      <div className="bigmap" role="application" tabIndex={0} aria-label={`Ranks of the job: ${label}. Arrow keys choose a rank, Enter opens its replica below.`} onKeyDown={onKey}>
+    <>
+      <div ref={box} className="bigmap" role="application" tabIndex={0} aria-label={`Ranks of the job: ${label}. Arrow keys choose a rank, Enter opens its replica below.`} onKeyDown={onKey}>
         <canvas ref={canvas} style={{ width: "100%", height: layout.height }} onMouseMove={(event) => setAt(under(event))} onClick={(event) => {
           const hit = under(event);
           if (hit >= 0) onChoose(columns.replica[hit]!);
@@ -114,9 +121,9 @@ const MeshCanvas = memo(function MeshCanvas({ mesh, show, label, chosen, onChoos
         {here >= 0 ? <i ref={mark} className="bigmap-mark" style={{ left: layout.x[here]!, top: layout.y[here]!, width: layout.pitch + 3, height: layout.pitch + 3 }} /> : null}
       </div>
       <p className="bigmap-said" aria-live="polite">{here >= 0 ? <Said columns={columns} at={here} /> : "Point at a square, or walk with the arrow keys, to read which rank it is."}</p>
-    </div>
+    </>
   );
-});
+}
 
 /** To the same rank of the replica before or behind. */
 function nextBlock(columns: MeshColumns, at: number, by: 1 | -1): number {
@@ -203,7 +210,7 @@ function OneReplica({ job, settled, index, onEvict, onLogs, onClose }: Props & {
   return (
     <Panel title={`Replica ${index}`} actions={<button type="button" className="button small" onClick={onClose}>Close</button>}>
       <Loaded query={query} skeleton={<Skeleton height={160} />}>
-        {(page) => page.items.length === 0 ? <Empty icon="search" title={`There is no replica ${index}`} /> : <ReplicaGrid jobId={job.id} replicas={page.items} asOfSeq={page.as_of_seq} committedStep={job.committed_step} onEvict={onEvict} onLogs={onLogs} />}
+        {(page) => page.items.length === 0 ? <Empty icon="search" title={`There is no replica ${index}`} /> : <ReplicaGrid jobId={job.id} project={job.project} replicas={page.items} asOfSeq={page.as_of_seq} committedStep={job.committed_step} onEvict={onEvict} onLogs={onLogs} />}
       </Loaded>
     </Panel>
   );

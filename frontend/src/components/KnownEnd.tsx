@@ -3,6 +3,7 @@ import { type ReactElement, useState } from "react";
 import { post } from "../api/client";
 import type { NodeDetail } from "../api/types";
 import { endText, inHours, instant } from "../lib/window";
+import { ActButton } from "../ui/ActButton";
 import { Time } from "../ui/basics";
 import { ConfirmDialog } from "../ui/dialog";
 
@@ -14,7 +15,7 @@ export function KnownEndLine({ node, onCancel }: { node: NodeDetail; onCancel: (
     <p className="why text-warn">
       {endText(end, new Date())} <Time at={end.leaves_at} />{end.back_at ? <>, back <Time at={end.back_at} /></> : null}: {end.reason} <span className="muted">({end.source === "spot" ? "its provider" : end.who})</span>.
       {" "}What runs here leaves before, in the cheapest way that fits.{" "}
-      <button type="button" className="button small" onClick={onCancel}>{end.source === "spot" ? "It stays" : "Cancel the window"}</button>
+      <ActButton project={null} className="small" onPress={onCancel}>{end.source === "spot" ? "It stays" : "Cancel the window"}</ActButton>
     </p>
   );
 }

@@ -1,29 +1,27 @@
 /* The life of a job: a lane a replica slot, a bar an incarnation; above them checkpoints,
    decisions and incidents. One chart of what broke, what was done and how long it took. */
 import { type ReactElement, useEffect, useMemo, useRef, useState } from "react";
-import { Link, useSearchParams } from "react-router";
-import type { Checkpoint, Decision, Incident, Replica } from "../api/types";
+import { Link } from "react-router";
+import type { Checkpoint, Decision, Incident } from "../api/types";
 import { useNow } from "../lib/clock";
 import { words } from "../lib/format";
-import { place, type Scale, type Span, spansOf, ticks } from "../lib/lifeline";
-import { useSetParam } from "../lib/params";
+import { type Lived, place, type Scale, type Span, spansOf, ticks } from "../lib/lifeline";
 import { paths } from "../lib/paths";
 import { useSettings } from "../lib/settings";
 import { clock, relative } from "../lib/time";
 import { Panel } from "../ui/basics";
 import { styleOf } from "../ui/states";
+import { useTimeRange } from "./TimeRange";
 
+export const LIFELINE = "Lifeline of the replicas";
 const LANE = 30;
 const TOP = 58;
 const LEFT = 78;
 /* Half of the widest label of the axis: the last one is not cut off. */
 const TICK_HALF = 30;
-export const RANGES: { id: string; text: string; s: number | null }[] = [
-  { id: "2m", text: "2 m", s: 120 }, { id: "10m", text: "10 m", s: 600 }, { id: "1h", text: "1 h", s: 3600 }, { id: "all", text: "all", s: null },
-];
 
 interface LifelineProps {
-  replicas: Replica[];
+  replicas: Lived[];
   incidents: Incident[];
   decisions: Decision[];
   checkpoints: Checkpoint[];
@@ -34,8 +32,7 @@ interface LifelineProps {
 }
 
 export function Lifeline(props: LifelineProps): ReactElement {
-  const [params] = useSearchParams();
-  const range = RANGES.find((item) => item.id === params.get("range")) ?? RANGES[3]!;
+  const { rangeS, control } = useTimeRange();
   const box = useRef<HTMLDivElement>(null);
   const [width, setWidth] = useState(900);
   useEffect(() => {
@@ -44,21 +41,15 @@ export function Lifeline(props: LifelineProps): ReactElement {
     observer.observe(box.current);
     return () => observer.disconnect();
   }, []);
-  const setParam = useSetParam();
-  const choose = (id: string): void => setParam("range", id);
-  const actions = (
-    <div className="segments" role="group" aria-label="Time range">
-      {RANGES.map((item) => <button key={item.id} type="button" aria-pressed={item === range} onClick={() => choose(item.id)}>{item.text}</button>)}
-    </div>
-  );
   return (
-    <Panel title="Lifeline of the replicas" actions={actions}>
-      <div ref={box} className="lifeline"><Drawing {...props} width={width} rangeS={range.s} /></div>
+    <Panel title={LIFELINE} actions={control}>
+      <div ref={box} className="lifeline"><Drawing {...props} width={width} rangeS={rangeS} /></div>
       <div className="map-legend">
         <span className="legend-mark"><i className="swatch life-ok" /> contributing</span>
         <span className="legend-mark"><i className="swatch life-thin" /> starting</span>
         <span className="legend-mark"><i className="swatch life-special" /> catching up</span>
         <span className="legend-mark"><i className="swatch life-past" /> an earlier incarnation, until it was evicted (cross) or its attempt was over (line)</span>
+        {props.replicas.some((replica) => replica.state === "") ? <span className="legend-mark"><i className="swatch life-idle" /> state not kept</span> : null}
         <span className="legend-mark"><i className="swatch life-incident" /> incident</span>
         <span>diamond: decision</span><span>tick: checkpoint</span>
         {props.older ? <button type="button" className="button small" onClick={props.older.read}>Draw older {props.older.what} too</button> : null}
@@ -125,13 +116,13 @@ function SpanBar({ span, y, scale }: { span: Span; y: number; scale: Scale }): R
   const x2 = Math.max(x1 + 2, place(scale, span.endMs));
   const joined = span.joinedMs === null ? x2 : Math.min(x2, Math.max(x1, place(scale, span.joinedMs)));
   const tone = span.state === "evicted" ? "bad" : styleOf("replica", span.state).tone;
-  const fill = span.open ? tone : "past";
+  const fill = span.open || span.state === "" ? tone : "past";
   return (
     <g>
-      <title>{`replica ${span.lane}, incarnation ${span.incarnation}: ${words(span.state)}`}</title>
+      <title>{`replica ${span.lane}, incarnation ${span.incarnation}: ${span.state === "" ? "state not kept" : words(span.state)}`}</title>
       <rect className="life-start" x={x1} y={y + 10} width={Math.max(0, joined - x1)} height={6} rx={2} />
       <rect className={`life-${fill}`} x={joined} y={y + 4} width={Math.max(0, x2 - joined)} height={18} rx={3} />
-      {span.open ? null : <path className="life-end" role="img" aria-label={span.state === "evicted" ? "evicted" : "ended"} d={span.state === "ended" ? `M${x2} ${y + 4}v18` : `M${x2 - 4} ${y + 9}l8 8m0 -8l-8 8`} />}
+      {span.open || span.state === "" ? null : <path className="life-end" role="img" aria-label={span.state === "evicted" ? "evicted" : "ended"} d={span.state === "ended" ? `M${x2} ${y + 4}v18` : `M${x2 - 4} ${y + 9}l8 8m0 -8l-8 8`} />}
       {x2 - joined > 34 ? <text className="life-text" x={joined + 6} y={y + 17}>#{span.incarnation}</text> : null}
     </g>
   );

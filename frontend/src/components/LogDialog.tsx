@@ -10,10 +10,10 @@ import { ActButton } from "../ui/ActButton";
 import { Dialog } from "../ui/dialog";
 import { LogText } from "../ui/LogText";
 
-export function LogDialog({ jobId, rank, settled, onClose }: { jobId: string; rank: Rank; settled: boolean; onClose: () => void }): ReactElement {
+export function LogDialog({ jobId, project, rank, settled, onClose }: { jobId: string; project: string; rank: Rank; settled: boolean; onClose: () => void }): ReactElement {
   const [incarnation, setIncarnation] = useState(rank.incarnation);
-  const replicas = useQuery(queries.replicas(jobId, settled)).data?.items ?? [];
-  const lives = replicas.flatMap((replica) => replica.ranks).filter((other) => other.replica === rank.replica && other.rank === rank.rank);
+  const slot = useQuery(queries.lives(jobId, rank.replica, settled));
+  const lives = (slot.data?.items ?? []).flatMap((replica) => replica.ranks).filter((other) => other.rank === rank.rank);
   lives.sort((a, b) => b.incarnation - a.incarnation);
   const shown = lives.find((life) => life.incarnation === incarnation) ?? rank;
   return (
@@ -27,12 +27,13 @@ export function LogDialog({ jobId, rank, settled, onClose }: { jobId: string; ra
           ))}
         </div>
       ) : null}
-      <IncarnationLog key={shown.id} jobId={jobId} rank={shown} />
+      {slot.error && !slot.data ? <p className="text-bad" role="alert">Other incarnations of this rank could not be read.</p> : null}
+      <IncarnationLog key={shown.id} jobId={jobId} project={project} rank={shown} />
     </Dialog>
   );
 }
 
-function IncarnationLog({ jobId, rank }: { jobId: string; rank: Rank }): ReactElement {
+function IncarnationLog({ jobId, project, rank }: { jobId: string; project: string; rank: Rank }): ReactElement {
   const wanted = queries.logs(jobId, rank.replica, rank.rank, rank.incarnation);
   const client = useQueryClient();
   const query = useQuery(wanted);
@@ -45,7 +46,7 @@ function IncarnationLog({ jobId, rank }: { jobId: string; rank: Rank }): ReactEl
     <>
       {lives ? (
         <p>
-          <ActButton of={rank} act="debug" busy={read.isPending} onPress={() => read.mutate()}>Read it now</ActButton>{" "}
+          <ActButton of={rank} act="debug" project={project} busy={read.isPending} onPress={() => read.mutate()}>Read it now</ActButton>{" "}
           <span className="muted">{read.isSuccess ? "Asked its agent; the answer appears here." : "This rank runs."}</span>
         </p>
       ) : null}

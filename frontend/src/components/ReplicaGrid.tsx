@@ -16,6 +16,7 @@ import { Scroll } from "../ui/Scroll";
 
 interface GridProps {
   jobId: string;
+  project: string;
   replicas: Replica[];
   asOfSeq: number;
   /** Steps that the job has committed: a contributing replica stands there too. */
@@ -27,11 +28,11 @@ interface GridProps {
 /** What of a catch-up is worth a line; the rest is on the incident's timeline. */
 const CAUGHT_UP_SHOWN = ["donor", "step", "fetch_bytes", "fetch_s", "replayed_steps"];
 
-export function ReplicaGrid({ jobId, replicas, asOfSeq, committedStep, onEvict, onLogs }: GridProps): ReactElement {
+export function ReplicaGrid({ jobId, project, replicas, asOfSeq, committedStep, onEvict, onLogs }: GridProps): ReactElement {
   const current = replicas.filter((replica) => replica.current).sort((a, b) => a.index - b.index);
   return (
     <div className="replicas">
-      {current.map((replica) => <ReplicaCard key={replica.id} jobId={jobId} replica={replica} asOfSeq={asOfSeq} committedStep={committedStep} onEvict={onEvict} onLogs={onLogs} />)}
+      {current.map((replica) => <ReplicaCard key={replica.id} jobId={jobId} project={project} replica={replica} asOfSeq={asOfSeq} committedStep={committedStep} onEvict={onEvict} onLogs={onLogs} />)}
     </div>
   );
 }
@@ -47,7 +48,7 @@ const ReplicaCard = memo(function ReplicaCard(props: Omit<GridProps, "replicas">
         <span className="chip" title="How many times this slot has been started">incarnation <b>{replica.incarnation}</b></span>
         <span className="chip">step <b>{count(replica.contributing ? props.committedStep : replica.committed_step)}</b></span>
         {replica.contributing ? null : <span className="chip" title="Its gradients are not part of the sum">not contributing</span>}
-        <ActButton of={replica} act="evict-replica" className="danger small" label={`Evict replica ${replica.index}`} onPress={() => props.onEvict(replica)}>Evict</ActButton>
+        <ActButton of={replica} act="evict-replica" project={props.project} className="danger small" label={`Evict replica ${replica.index}`} onPress={() => props.onEvict(replica)}>Evict</ActButton>
       </header>
       {replica.caught_up ? <p className="replica-note muted">Caught up: {CAUGHT_UP_SHOWN.filter((key) => key in replica.caught_up!).map((key) => quantity(key, replica.caught_up![key])).map(({ name, text }) => `${name} ${text}`).join(", ")}</p> : null}
       <Scroll label="Ranks">

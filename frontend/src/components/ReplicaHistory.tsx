@@ -2,7 +2,6 @@
    one go; arrow keys read slot by slot and incarnation by incarnation. */
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { type KeyboardEvent, type ReactElement, useEffect, useMemo, useRef, useState } from "react";
-import { useSearchParams } from "react-router";
 import * as queries from "../api/queries";
 import type { Checkpoint, Decision, Incident, JobDetail } from "../api/types";
 import { useNow } from "../lib/clock";
@@ -15,9 +14,9 @@ import { clock, relative } from "../lib/time";
 import { Empty, Loaded, Panel, Skeleton, Time } from "../ui/basics";
 import { drawPixels, useWidth } from "../ui/drawing";
 import { StateBadge } from "../ui/states";
-import { RANGES } from "./Lifeline";
+import { useTimeRange } from "./TimeRange";
 
-const TITLE = "History of the replicas";
+export const HISTORY = "History of the replicas";
 const ROOM_PX = 360;
 const TOP = 40;
 const BOTTOM = 22;
@@ -46,33 +45,27 @@ export function ReplicaHistory({ job, settled }: { job: JobDetail; settled: bool
   const toMs = job.finished_at ? Date.parse(job.finished_at) : Math.floor(now / STEP_MS) * STEP_MS;
   const bars = useMemo(() => barsOf(query.data ?? [], toMs), [query.data, toMs]);
   return (
-    query.data ? <History job={job} bars={bars} marks={marks} toMs={toMs} /> : <Panel title={TITLE}><Loaded query={query} skeleton={<Skeleton height={ROOM_PX} />}>{() => null}</Loaded></Panel>
+    query.data ? <History job={job} bars={bars} marks={marks} toMs={toMs} /> : <Panel title={HISTORY}><Loaded query={query} skeleton={<Skeleton height={ROOM_PX} />}>{() => null}</Loaded></Panel>
   );
 }
 
 /** The same as of a moment. `states`: of the replicas, by id, as their newest summaries until then say. */
-export function ReplicaHistoryAt({ job, states, marks, ms }: { job: JobDetail; states: ReadonlyMap<string, Pick<Incarnation, "state" | "state_since">>; marks: Marks; ms: number }): ReactElement {
+export function ReplicaHistoryAt({ job, states, marks, ms }: { job: JobDetail; states: ReadonlyMap<string, Pick<Incarnation, "state" | "state_since" | "current">>; marks: Marks; ms: number }): ReactElement {
   const query = useQuery(queries.incarnations(job.id, true));
   const bars = useMemo(() => barsOf(incarnationsAt(query.data ?? [], states, ms), ms), [query.data, states, ms]);
-  return query.data ? <History job={job} bars={bars} marks={marks} toMs={ms} /> : <Panel title={TITLE}><Loaded query={query} skeleton={<Skeleton height={ROOM_PX} />}>{() => null}</Loaded></Panel>;
+  return query.data ? <History job={job} bars={bars} marks={marks} toMs={ms} /> : <Panel title={HISTORY}><Loaded query={query} skeleton={<Skeleton height={ROOM_PX} />}>{() => null}</Loaded></Panel>;
 }
 
 function History({ job, bars, marks, toMs }: { job: JobDetail; bars: Bar[]; marks: Marks; toMs: number }): ReactElement {
-  const [params] = useSearchParams();
   const set = useSetParam();
-  const range = RANGES.find((item) => item.id === params.get("range")) ?? RANGES[3]!;
-  const actions = (
-    <div className="segments" role="group" aria-label="Time range">
-      {RANGES.map((item) => <button key={item.id} type="button" aria-pressed={item === range} onClick={() => set("range", item.id)}>{item.text}</button>)}
-    </div>
-  );
+  const { rangeS, control } = useTimeRange();
   const firstMs = Math.min(Date.parse(job.created_at), toMs - 10_000);
   return (
-    <Panel title={TITLE} actions={actions}>
+    <Panel title={HISTORY} actions={control}>
       {bars.length === 0 ? <Empty icon="hourglass" title="No replica has been started yet">{job.why}</Empty> : (
         <>
           <p className="muted" role="status">{inWords(bars, marks)}</p>
-          <Drawing bars={bars} marks={marks} fromMs={range.s === null ? firstMs : toMs - range.s * 1000} toMs={toMs} label={inWords(bars, marks)} onChoose={(slot) => set("replica", String(slot))} />
+          <Drawing bars={bars} marks={marks} fromMs={rangeS === null ? firstMs : toMs - rangeS * 1000} toMs={toMs} label={inWords(bars, marks)} onChoose={(slot) => set("replica", String(slot))} />
           <div className="map-legend">
             {LEGEND.map(([kind, what]) => <span key={kind} className="legend-mark"><i className="swatch" style={{ background: `var(${TOKENS[kind]})` }} /> {what}</span>)}
             <span className="legend-mark"><i className="swatch life-incident" /> incident</span>
@@ -124,8 +117,8 @@ function Drawing({ bars, marks, fromMs, toMs, label, onChoose }: DrawingProps): 
   };
   const under = (x: number, y: number): number => barAt(bars, layout, scale, x, y - TOP);
   return (
-    <div ref={box}>
-      <div className="bigmap" role="application" tabIndex={0} aria-label={`History of the replicas: ${label}. Up and down choose a replica, left and right an incarnation of it, Enter opens the replica.`} onKeyDown={onKey}>
+    <>
+      <div ref={box} className="bigmap" role="application" tabIndex={0} aria-label={`History of the replicas: ${label}. Up and down choose a replica, left and right an incarnation of it, Enter opens the replica.`} onKeyDown={onKey}>
         <canvas ref={canvas} style={{ width: "100%", height }} onMouseMove={(event) => setAt(under(event.nativeEvent.offsetX, event.nativeEvent.offsetY))} onClick={(event) => {
           const hit = bars[under(event.nativeEvent.offsetX, event.nativeEvent.offsetY)];
           if (hit) onChoose(hit.row.index);
@@ -133,7 +126,7 @@ function Drawing({ bars, marks, fromMs, toMs, label, onChoose }: DrawingProps): 
         {bar ? <i className="bigmap-mark" style={{ left: place(scale, bar.startMs) - 2, top: TOP + rowOf(layout, bar.row.index) * layout.rowPx - 2, width: Math.max(4, place(scale, bar.endMs) - place(scale, bar.startMs)) + 4, height: layout.rowPx + 4 }} /> : null}
       </div>
       <p className="bigmap-said" aria-live="polite">{bar ? <Said bar={bar} /> : "Point at a bar, or walk with the arrow keys, to read which incarnation it is."}</p>
-    </div>
+    </>
   );
 }
 

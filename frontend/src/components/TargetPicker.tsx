@@ -1,6 +1,5 @@
 /* Where a fault strikes: job, replica, rank, node, device; each choice narrows the next. */
-import { useQuery } from "@tanstack/react-query";
-import { useInfiniteQuery } from "@tanstack/react-query";
+import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { type ReactElement, useEffect } from "react";
 import { useFleet } from "../api/fleet";
 import * as queries from "../api/queries";
@@ -49,13 +48,14 @@ interface Option {
 export function TargetPicker({ needs, pick, onPick }: { needs: readonly Target[]; pick: Pick; onPick: (pick: Pick) => void }): ReactElement {
   const want = wanted(needs);
   const jobs = useInfiniteQuery({ ...queries.jobs("running", ""), enabled: want.has("job") });
-  const replicas = useQuery({ ...queries.replicas(pick.job), enabled: pick.job !== "" && want.has("replica") });
+  const replicas = useQuery({ ...queries.incarnations(pick.job), enabled: pick.job !== "" && want.has("replica") });
+  const chosen = useQuery({ ...queries.replica(pick.job, Number(pick.replica)), enabled: pick.job !== "" && pick.replica !== "" && want.has("rank") });
   const nodes = useFleet(want.has("node")).nodes ?? [];
-  const current = replicas.data?.items.filter((replica) => replica.current) ?? [];
+  const current = replicas.data?.filter((replica) => replica.current) ?? [];
   const options: Record<Target, Option[]> = {
     job: jobs.data?.pages.flatMap((page) => page.items).map((job) => ({ value: job.id, text: job.name })) ?? [],
     replica: current.map((replica) => ({ value: String(replica.index), text: `replica ${replica.index} (${replica.state})` })),
-    rank: current.find((replica) => String(replica.index) === pick.replica)?.ranks.map((rank) => ({ value: String(rank.rank), text: `rank ${rank.rank} on ${rank.node_name}` })) ?? [],
+    rank: (pick.replica === "" ? undefined : chosen.data?.items[0])?.ranks.map((rank) => ({ value: String(rank.rank), text: `rank ${rank.rank} on ${rank.node_name}` })) ?? [],
     node: nodes.map((node) => ({ value: node.id, text: `${node.name} (${node.ranks_running} ranks)` })),
     device: nodes.find((node) => node.id === pick.node)?.devices.map((device) => ({ value: String(device.index), text: `device ${device.index}${device.held_by ? " (busy)" : ""}` })) ?? [],
   };

@@ -49,18 +49,20 @@ export function useFound(text: string): Search {
   const { acts, term } = parsed(text);
   const asked = useRested(term);
   const wanted = (kind: Kind): boolean => (acts.length > 0 ? acts.some((word) => word.kind === kind) : term !== "");
-  const answers = useQueries({ queries: KINDS.map((kind) => ({ ...rows(kind, asked), enabled: wanted(kind) && asked === term })) });
-  const incidents = (answers[2]!.data?.items ?? []) as FoundIncident[];
+  const of = (kind: Kind) => ({ ...rows(kind, asked), enabled: wanted(kind) && asked === term });
+  /* One by one: what was found before is kept by a query of its own, and not by several in one. */
+  const answers = { job: useQuery(of("job")), node: useQuery(of("node")), incident: useQuery(of("incident")) };
+  const incidents = (answers.incident.data?.items ?? []) as FoundIncident[];
   const projects = useProjects(wanted("incident") ? incidents : []);
-  const found = KINDS.map((kind, index): Found => {
-    const page = wanted(kind) ? answers[index]!.data : undefined;
-    return { kind, things: (page?.items ?? []).map((row) => thing(kind, row, projects)), total: asked !== term || answers[index]!.isPlaceholderData ? null : (page?.total ?? null) };
+  const found = KINDS.map((kind): Found => {
+    const page = wanted(kind) ? answers[kind].data : undefined;
+    return { kind, things: (page?.items ?? []).map((row) => thing(kind, row, projects)), total: asked !== term || answers[kind].isPlaceholderData ? null : (page?.total ?? null) };
   });
   const asking = KINDS.filter(wanted);
   return {
     found,
-    pending: asking.length > 0 && (asked !== term || answers.some((answer, index) => wanted(KINDS[index]!) && answer.isFetching)),
-    errors: asking.map((kind) => ({ kind, error: answers[KINDS.indexOf(kind)]!.error })).filter(({ error }) => error !== null),
+    pending: asking.length > 0 && (asked !== term || asking.some((kind) => answers[kind].isFetching)),
+    errors: asking.map((kind) => ({ kind, error: answers[kind].error })).filter(({ error }) => error !== null),
   };
 }
 

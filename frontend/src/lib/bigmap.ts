@@ -1,13 +1,8 @@
 /* The map of a large fleet: a block a node, a square a device, grouped by segment. Positions, classes and order; what is
    drawn of them is `components/BigMap`. Pure. */
 import type { NodeState } from "../api/types";
+import type { Words } from "./columns";
 import { STEPS } from "./heat";
-
-/** A column of few different words, as the server gives it. */
-export interface Words {
-  words: string[];
-  at: (number | null)[];
-}
 
 export interface FleetColumns {
   name: string[];
@@ -114,7 +109,8 @@ export function segmentsOf(nodes: readonly BigNode[]): { name: string; nodes: Bi
   return names.map((name) => ({ name, nodes: found.get(name)!, bad: found.get(name)!.filter(isBad).length }));
 }
 
-const PITCHES = [14, 12, 10, 8, 6, 5, 4, 3];
+/** Of two squares on a canvas (px), the largest first. */
+export const PITCHES = [14, 12, 10, 8, 6, 5, 4, 3];
 const GAP = 3;
 export const HEAD = 18;
 

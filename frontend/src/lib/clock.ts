@@ -48,3 +48,15 @@ export function useNow(): number {
 export function useWallNow(): number {
   return useSyncExternalStore(listenClock, () => now);
 }
+
+const HALF_A_SECOND_MS = 500;
+let aheadMs = 0;
+
+/** What an answer's Date header says of the server's clock, in whole seconds; null: it says nothing. */
+export function hearServer(date: string | null): void {
+  const ms = Date.parse(date ?? "");
+  if (!Number.isNaN(ms)) aheadMs = ms + HALF_A_SECOND_MS - Date.now();
+}
+
+/** A moment of this browser's clock by the server's, to a second or so: what it wrote, it wrote by that one. */
+export const byServer = (ms: number): number => ms + aheadMs;

@@ -1,6 +1,7 @@
 import { afterEach, describe, expect, it } from "vitest";
 import type { EventItem, Replica, Step } from "../api/types";
 import { frozenOf, instantOf, latest, replicasAt, stepsUntil } from "./frozen";
+import { spansOf } from "./lifeline";
 import { paths } from "./paths";
 
 const NOW = Date.parse("2026-11-29T14:00:00Z");
@@ -55,9 +56,12 @@ describe("replicas at a moment", () => {
     const next = replica({ incarnation: 2, created_at: at(61), state: "active", state_since: at(70), ranks: [{ started_at: at(62), joined_at: at(70) }] as unknown as Replica["ranks"] });
     const [shown, ...others] = replicasAt([evicted, next], new Map(), NOW + 30_000);
     expect(others).toEqual([]);
-    expect(shown).toMatchObject({ state: "active", current: true });
-    expect(replicasAt([evicted], new Map(), NOW + 5_000)[0]).toMatchObject({ state: "forming", ranks: [{ started_at: at(1), joined_at: null }] });
+    expect(shown).toMatchObject({ state: "", current: true });
+    expect(replicasAt([evicted], new Map(), NOW + 5_000)[0]).toMatchObject({ state: "", state_since: new Date(NOW + 5_000).toISOString(), ranks: [{ started_at: at(1), joined_at: null }] });
     expect(replicasAt([evicted], new Map([["r1", { state: "suspect", state_since: at(20) }]]), NOW + 30_000)[0]).toMatchObject({ state: "suspect" });
-    expect(replicasAt([evicted, next], new Map(), NOW + 65_000).map((row) => [row.state, row.current])).toEqual([["evicted", false], ["forming", true]]);
+    expect(replicasAt([evicted, next], new Map(), NOW + 65_000).map((row) => [row.state, row.current])).toEqual([["evicted", false], ["", true]]);
+  });
+  it("are drawn until then where no state of them is kept", () => {
+    expect(spansOf(replicasAt([replica({ state: "evicted", state_since: at(60), current: false })], new Map(), NOW + 30_000), NOW + 30_000)).toMatchObject([{ state: "", open: true, endMs: NOW + 30_000 }]);
   });
 });

@@ -1,6 +1,8 @@
 /* The moment at which a page is frozen: `?at=` of its address, so that a link to it shows the same to everybody. What the page
    then shows is what is kept of that moment: the newest summary of each object until then. Pure, but for `frozenAt`. */
 import type { EventItem, Replica, Step } from "../api/types";
+import { byServer } from "./clock";
+import type { Lived } from "./lifeline";
 
 /** ISO-8601 with its zone, as the server writes times. A plus sign in an address arrives as a space. */
 const INSTANT = /^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+ -]\d\d:\d\d)$/;
@@ -8,7 +10,7 @@ const CLOCKS_DIFFER_MS = 5_000;
 
 export type Frozen = { iso: string; ms: number; wrong: "" } | { iso: string; ms: null; wrong: string };
 
-/** What `?at=` says; null where the page is live. */
+/** What `?at=` says; null where the page is live. `nowMs`: by the server's clock. */
 export function frozenOf(text: string | null, nowMs: number): Frozen | null {
   if (text === null || text === "") return null;
   const iso = text.replace(" ", "+");
@@ -19,7 +21,22 @@ export function frozenOf(text: string | null, nowMs: number): Frozen | null {
 }
 
 /** The instant in the address of this page, for links that carry it; null where the page is live. */
-export const frozenAt = (): string | null => frozenOf(new URLSearchParams(location.search).get("at"), Date.now())?.iso ?? null;
+export const frozenAt = (): string | null => frozenOf(new URLSearchParams(location.search).get("at"), byServer(Date.now()))?.iso ?? null;
+
+/** One read of that time. `value` is undefined while it is being read, where it could not be read, and, once `read`, where nothing
+    is kept: three different things. */
+export interface Reading<T> {
+  value: T | undefined;
+  read: boolean;
+  error: unknown;
+  refetch: () => unknown;
+}
+
+/** What a query read, as that time's value. */
+export function readingOf<A, T>(query: { data: A | undefined; error: unknown; refetch: () => unknown }, value: (data: A) => T | undefined): Reading<T> {
+  const { data, error, refetch } = query;
+  return { value: data === undefined ? undefined : value(data), read: data !== undefined, error: data === undefined ? error : null, refetch };
+}
 
 /** Whole seconds, as a link has it. */
 export const instantOf = (ms: number): string => new Date(ms).toISOString().replace(/\.\d+Z$/, "Z");
@@ -35,16 +52,15 @@ export const stepsUntil = (steps: readonly Step[], ms: number): Step[] => steps.
 
 const until = <T extends string | null>(at: T, ms: number): T | null => (at !== null && Date.parse(at) <= ms ? at : null);
 
-/** Incarnations as they stood at a moment; those that began later are left out. `states`: by id, as the newest summaries until
-    then say. One without is shown by its own times: contributing once its ranks had joined, and open unless it had ended. */
-export function replicasAt(replicas: readonly Replica[], states: ReadonlyMap<string, Pick<Replica, "state" | "state_since">>, ms: number): Replica[] {
+/** Incarnations as they stood at a moment; those that began later are left out, and a state that began later stands for none.
+    `states`: by id, as the newest summaries until then say. */
+export function replicasAt(replicas: readonly Replica[], states: ReadonlyMap<string, Pick<Replica, "state" | "state_since">>, ms: number): Lived[] {
   const born = replicas.filter((replica) => Date.parse(replica.created_at) <= ms);
   const newest = new Map<number, Replica>();
   for (const replica of [...born].sort((a, b) => a.attempt - b.attempt || a.incarnation - b.incarnation)) newest.set(replica.index, replica);
   return born.map((replica) => {
     const ranks = replica.ranks.map((rank) => ({ ...rank, started_at: until(rank.started_at, ms), joined_at: until(rank.joined_at, ms) }));
-    const was = Date.parse(replica.state_since) <= ms ? replica : states.get(replica.id);
-    const state = was?.state ?? (ranks.some((rank) => rank.joined_at !== null) ? "active" : "forming");
-    return { ...replica, ranks, state, state_since: was?.state_since ?? replica.created_at, current: newest.get(replica.index) === replica };
+    const was = Date.parse(replica.state_since) <= ms ? replica : (states.get(replica.id) ?? { state: "" as const, state_since: new Date(ms).toISOString() });
+    return { ...replica, ranks, state: was.state, state_since: was.state_since, current: newest.get(replica.index) === replica };
   });
 }

@@ -25,6 +25,12 @@ describe("bars of incarnations", () => {
   it("count a slot without an open incarnation", () => {
     expect(historySum(barsOf([row(0, { state: "evicted", current: true }), row(1)], NOW)).out).toBe(1);
   });
+  it("count no slot whose place another one has taken, nor one that only an earlier attempt had", () => {
+    const swapped = [row(0, { state: "evicted", current: false }), row(1), row(2)];
+    expect(historySum(barsOf(swapped, NOW))).toEqual({ slots: 2, incarnations: 3, evictions: 1, out: 0 });
+    const smaller = [row(0, { state: "ended", current: false, id: "old" }), row(1, { state: "ended" }), row(0, { attempt: 2 })];
+    expect(historySum(barsOf(smaller, NOW))).toEqual({ slots: 1, incarnations: 3, evictions: 0, out: 0 });
+  });
   it("never run backwards, whatever two clocks say", () => {
     for (const bar of barsOf([row(0, { created_at: at(-10), state_since: at(-20) }), row(1, { state_since: at(30) })], NOW)) {
       expect(bar.startMs).toBeLessThanOrEqual(bar.sinceMs);
@@ -64,8 +70,17 @@ describe("incarnations at a moment", () => {
     expect(then(-25)).toEqual([[1, "evicted", false], [2, "", true]]);
     expect(then(0)).toEqual([[1, "evicted", false], [2, "active", true]]);
   });
+  it("are not current once another slot has taken their place, and were before", () => {
+    const swapped = [row(0, { state: "evicted", state_since: at(-40), current: false }), row(1)];
+    expect([-50, -30].map((second) => historySum(barsOf(incarnationsAt(swapped, new Map(), NOW + second * 1000), NOW + second * 1000)))).toEqual([
+      { slots: 2, incarnations: 2, evictions: 0, out: 0 }, { slots: 1, incarnations: 2, evictions: 1, out: 0 },
+    ]);
+    const earlier = [...swapped, row(0, { attempt: 2, created_at: at(-10), id: "j/2/0/1" })];
+    const known = new Map([["j/1/0/1", { state: "evicted", state_since: at(-40), current: false }]] as const);
+    expect(incarnationsAt(earlier, known, NOW - 30_000).map((one) => one.current)).toEqual([false, true]);
+  });
   it("have the state that was published until then, and are drawn without one where none is kept", () => {
-    const known = new Map([["j/1/0/1", { state: "suspect", state_since: at(-60) }]] as const);
+    const known = new Map([["j/1/0/1", { state: "suspect", state_since: at(-60), current: true }]] as const);
     expect(barsOf(incarnationsAt(rows, known, NOW - 50_000), NOW - 50_000).map((bar) => bar.kind)).toEqual(["suspect"]);
     const bars = barsOf(incarnationsAt(rows, new Map(), NOW - 50_000), NOW - 50_000);
     expect(piecesOf(bars).map((piece) => [piece.kind, (piece.toMs - NOW) / 1000])).toEqual([["before", -50], ["before", -50]]);

@@ -82,20 +82,28 @@ export function piecesOf(bars: readonly Bar[]): Piece[] {
   return pieces.sort((a, b) => ORDER.indexOf(a.kind) - ORDER.indexOf(b.kind));
 }
 
-/** What all of them are, in figures. */
+/** What all of them are, in figures. `slots`: those that the newest attempt has; one whose place another slot has taken is none of
+    them, and neither is one that only an earlier attempt had. `out`: of these, those whose incarnation is over. */
 export function historySum(bars: readonly Bar[]): { slots: number; incarnations: number; evictions: number; out: number } {
-  const slots = new Set(bars.map((bar) => bar.row.index));
-  const open = new Set(bars.filter((bar) => bar.open).map((bar) => bar.row.index));
-  return { slots: slots.size, incarnations: bars.length, evictions: bars.filter((bar) => bar.row.state === "evicted").length, out: slots.size - open.size };
+  const attempt = bars.reduce((newest, bar) => Math.max(newest, bar.row.attempt), 0);
+  const now = bars.filter((bar) => bar.row.current && bar.row.attempt === attempt);
+  return { slots: now.length, incarnations: bars.length, evictions: bars.filter((bar) => bar.row.state === "evicted").length, out: now.filter((bar) => !bar.open).length };
 }
 
 /** As they stood at a moment: those that began later are left out, and a state that began later stands for none. `states`: by id,
     as the newest summaries until then say. */
-export function incarnationsAt(rows: readonly Incarnation[], states: ReadonlyMap<string, Pick<Incarnation, "state" | "state_since">>, ms: number): Incarnation[] {
-  const born = rows.filter((row) => Date.parse(row.created_at) <= ms).sort((a, b) => a.attempt - b.attempt || a.incarnation - b.incarnation);
-  const newest = new Map(born.map((row) => [row.index, row.id]));
+export function incarnationsAt(rows: readonly Incarnation[], states: ReadonlyMap<string, Pick<Incarnation, "state" | "state_since" | "current">>, ms: number): Incarnation[] {
+  const inTurn = [...rows].sort((a, b) => a.attempt - b.attempt || a.incarnation - b.incarnation);
+  const born = inTurn.filter((row) => Date.parse(row.created_at) <= ms);
+  const newest = newestOf(born);
+  const last = newestOf(inTurn);
   return born.map((row) => {
     const was = Date.parse(row.state_since) <= ms ? row : (states.get(row.id) ?? { state: "" as const, state_since: new Date(ms).toISOString() });
-    return { ...row, state: was.state, state_since: was.state_since, current: newest.get(row.index) === row.id };
+    /* The newest one of its slot, evicted and not current: another slot has taken its place. */
+    const replaced = was.state === "evicted" && (states.get(row.id)?.current === false || (!row.current && last.get(row.index) === row.id));
+    return { ...row, state: was.state, state_since: was.state_since, current: newest.get(row.index) === row.id && !replaced };
   });
 }
+
+/** Of each slot the newest one; `inTurn`: by attempt and incarnation. */
+const newestOf = (inTurn: readonly Incarnation[]): Map<number, string> => new Map(inTurn.map((row) => [row.index, row.id]));

@@ -2,6 +2,7 @@
    that a snapshot read between two pushes puts no second step on the page. Before the first step of
    an attempt the snapshot stands. Pure; the age of the snapshot is an argument. */
 import type { Job, Step } from "../api/types";
+import { median } from "./median";
 
 /** As the server counts it: the median of the last committed steps. */
 const RECENT_STEPS = 20;
@@ -13,13 +14,6 @@ export const doneWith = (step: Step): number => step.step + 1;
 /** Where a rank stands: its readings may be a second older than the newest committed step, which every
     rank of a contributing replica has taken part in. `least`: that step; 0 for those that do not contribute. */
 export const rankStep = (reported: number, least: number): number => Math.max(reported, least);
-
-export function median(values: readonly number[]): number | null {
-  if (values.length === 0) return null;
-  const sorted = [...values].sort((a, b) => a - b);
-  const middle = sorted.length >> 1;
-  return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
-}
 
 /** `steps` in (attempt, step) order; `ageS`: seconds since `job` was read. */
 export function jobNow<T extends Job>(job: T, steps: readonly Step[], ageS: number): T {

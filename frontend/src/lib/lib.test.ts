@@ -5,6 +5,7 @@ import { bytes, count, duration, fixed, gpuSeconds, MISSING, percent, quantity, 
 import { cellOf, hashStep } from "./heat";
 import { layoutParts, ranksPerReplica } from "./layout";
 import { place, spansOf, ticks } from "./lifeline";
+import { paths } from "./paths";
 import { heldOrder } from "./order";
 import { repeatedWords, verdictWords } from "./certificate";
 import { incidentText, notDetected, phaseBars } from "./phases";
@@ -186,5 +187,11 @@ describe("alignSeries", () => {
   const device = (index: number, t: number[], temperature_c: (number | null)[]): never => ({ index, t, temperature_c }) as never;
   it("puts devices sampled at different moments on one axis, with gaps", () => {
     expect(alignSeries([device(0, [1, 3], [10, 30]), device(1, [2], [20])], "temperature_c")).toEqual({ x: [1, 2, 3], ys: [[10, undefined, 30], [undefined, 20, undefined]] });
+  });
+});
+
+describe("the address of a node by its name", () => {
+  it("is its page, or where it is found if no path can hold the name", () => {
+    expect([paths.nodeNamed("gpu-07.rack_1"), paths.nodeNamed("a:b"), paths.nodeNamed("n".repeat(65))]).toEqual(["/nodes/gpu-07.rack_1", "/nodes?q=a%3Ab", `/nodes?q=${"n".repeat(65)}`]);
   });
 });

@@ -1,6 +1,9 @@
 /* The lifeline's geometry: which bar of which lane lies where. Pure; times are Unix ms. */
 import type { Replica } from "../api/types";
 
+/** `state` "": which one it had is not kept. */
+export type Lived = Omit<Replica, "state"> & { state: Replica["state"] | "" };
+
 export interface Span {
   id: string;
   lane: number;
@@ -15,7 +18,7 @@ export interface Span {
 
 const ENDED = new Set(["evicted", "ended"]);
 
-export function spansOf(replicas: readonly Replica[], nowMs: number): Span[] {
+export function spansOf(replicas: readonly Lived[], nowMs: number): Span[] {
   return replicas
     .map((replica): Span => {
       const started = stamps(replica, "started_at");
@@ -37,7 +40,7 @@ export function spansOf(replicas: readonly Replica[], nowMs: number): Span[] {
     .sort((a, b) => a.lane - b.lane || a.startMs - b.startMs);
 }
 
-function stamps(replica: Replica, field: "started_at" | "joined_at"): number[] {
+function stamps(replica: Lived, field: "started_at" | "joined_at"): number[] {
   return replica.ranks.map((rank) => Date.parse(rank[field] ?? "")).filter((ms) => !Number.isNaN(ms));
 }
 

@@ -1,8 +1,10 @@
 /* The ranks of a large job as a picture: a block a replica, a row a pipeline stage, a square a rank. Positions, classes and
    words; what is drawn of them is `components/JobMesh`. Pure. */
 import { SILENT_S, LATE_S } from "./heard";
+import { PITCHES } from "./bigmap";
 import { STEPS } from "./heat";
-import type { Words } from "./bigmap";
+import { median } from "./median";
+import type { Words } from "./columns";
 
 export interface MeshColumns {
   replica: number[];
@@ -26,7 +28,6 @@ export type MeshShow = "state" | "step time" | "heartbeat";
 export const MESH_SHOWS: MeshShow[] = ["state", "step time", "heartbeat"];
 const HEAD = 16;
 const GAP = 8;
-const PITCHES = [14, 12, 10, 8, 6, 5, 4, 3];
 /** From the median of its stage on, and at SLOWEST times that, as the two ends of the colours. */
 const SLOWEST = 1.5;
 
@@ -114,13 +115,7 @@ export function stageMedians(columns: MeshColumns): Map<number, number> {
     if (known) known.push(seconds);
     else found.set(stage, [seconds]);
   });
-  return new Map([...found].map(([stage, values]) => [stage, median(values)]));
-}
-
-function median(values: number[]): number {
-  values.sort((a, b) => a - b);
-  const middle = values.length >> 1;
-  return values.length % 2 === 1 ? values[middle]! : (values[middle - 1]! + values[middle]!) / 2;
+  return new Map([...found].map(([stage, values]) => [stage, median(values)!]));
 }
 
 const OF_STATE: Record<string, RankClass> = { exited: "ended", hung: "hung", launching: "starting", initializing: "starting", checkpointing: "saving" };

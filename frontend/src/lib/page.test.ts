@@ -11,7 +11,8 @@ import { draftOf, keepDraft } from "./draft";
 import { ettrOf, wallParts } from "./effective";
 import { entryOf } from "./fresh";
 import { nodeHeard, rankHeard, ranksOf, silentFor } from "./heard";
-import { doneWith, jobNow, median, rankStep } from "./jobnow";
+import { doneWith, jobNow, rankStep } from "./jobnow";
+import { median } from "./median";
 import { keptSteps } from "./series";
 
 afterEach(() => {

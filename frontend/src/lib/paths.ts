@@ -25,4 +25,6 @@ export const paths = {
   project: (name: string) => `/projects/${name}`,
   nodes: () => "/nodes",
   node: (id: string) => atThatTime(`/nodes/${id}`),
+  /** By its name, where that can stand in a path of the API; else where it is found. */
+  nodeNamed: (name: string) => (/^[\w.-]{1,64}$/.test(name) ? paths.node(name) : `/nodes?q=${encodeURIComponent(name)}`),
 };

@@ -12,3 +12,11 @@ export function may(me: Pick<Me, "roles" | "projects"> | undefined, needed: Scop
   if (project === null) return me.roles.includes(needed);
   return SCOPES.indexOf(me.projects[project] ?? "") >= SCOPES.indexOf(needed);
 }
+
+/** Why this account may not, as the server says it in its refusal; "" where it may. `me` or `project` undefined: not known yet,
+    so the server judges. */
+export function whyMayNot(me: Pick<Me, "roles" | "projects"> | undefined, needed: Scope, project: string | null | undefined): string {
+  if (!me || project === undefined || may(me, needed, project)) return "";
+  const held = project === null ? SCOPES.findLast((scope) => me.roles.includes(scope)) : me.projects[project];
+  return `This needs the scope ${needed}${project === null ? "" : ` in the project ${project}`}; you have ${held ?? "none"}.`;
+}

@@ -77,6 +77,7 @@ const DEBOUNCE_MS = 600;
 export function affectedKeys(event: EventItem): (readonly unknown[])[] {
   const touched: (readonly unknown[])[] = [keys.overview];
   if (event.job_id) touched.push(keys.job(event.job_id));
+  if (event.job_id && event.entity === "replica") touched.push(keys.incarnations(event.job_id));
   if (event.node_id) touched.push(keys.node(event.node_id));
   if (event.entity === "incident") touched.push(keys.incidents, keys.incident(event.entity_id ?? ""));
   if (event.entity === "decision" || event.entity === "command" || event.entity === "signal") touched.push(["incident"]);

@@ -4,10 +4,10 @@ import type { ReactElement } from "react";
 import * as queries from "../api/queries";
 import type { Device, Node, NodeDetail } from "../api/types";
 import { DeviceCharts } from "../components/DeviceCharts";
-import { NotKept } from "../components/Frozen";
+import { Kept } from "../components/Frozen";
 import { FrozenEvents } from "../components/FrozenEvents";
 import { shortId } from "../lib/format";
-import { latest } from "../lib/frozen";
+import { latest, readingOf } from "../lib/frozen";
 import { paths } from "../lib/paths";
 import { Empty, Id, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
 import { Icon } from "../ui/icons";
@@ -24,21 +24,28 @@ export function FrozenNode({ id, at }: { id: string; at: { iso: string; ms: numb
 }
 
 function Then({ node, at }: { node: NodeDetail; at: string }): ReactElement {
-  const state = useQuery(queries.nodeUntil(node.id, at, "node", 1));
-  const was = latest<Node>(state.data?.items ?? [])[0];
+  const read = useQuery(queries.nodeUntil(node.id, at, "node", 1));
+  const state = readingOf(read, ({ items }) => latest<Node>(items)[0]);
+  const was = state.value;
   const changes = useQuery(queries.nodeUntil(node.id, at, "device"));
-  const since = state.data?.items.at(-1)?.seq ?? 0;
+  const since = read.data?.items.at(-1)?.seq ?? 0;
   const devices = new Map((was?.devices ?? []).map((device) => [device.id, device]));
   for (const device of latest<Device>((changes.data?.items ?? []).filter((event) => event.seq > since))) devices.set(device.id, device);
   return (
     <>
       <title>{`${node.name} at ${at} - Holdfast`}</title>
-      <PageHead crumbs={[{ to: paths.nodes(), text: "Nodes" }]} title={node.name} badge={was ? <StateBadge kind="node" state={was.state} /> : state.isPending ? undefined : <NotKept what="state" />}>
+      <PageHead crumbs={[{ to: paths.nodes(), text: "Nodes" }]} title={node.name} badge={<Kept of={state} what="state">{(value) => <StateBadge kind="node" state={value.state} />}</Kept>}>
         {was ? <p className="why">{was.state_reason} <span className="muted">Since <Time at={was.state_since} />. {was.connected ? "Its agent was connected." : "Its agent was not connected."}</span></p> : null}
         <div className="meta"><Id id={node.id} short={shortId(node.id)} /></div>
       </PageHead>
       <Panel title="Devices" flush>
-        {devices.size > 0 && changes.data ? <Devices devices={[...devices.values()].sort((a, b) => a.index - b.index)} /> : state.isPending || changes.isPending ? <Skeleton lines={3} /> : <Empty title="Nothing of its devices is kept for this time" />}
+        <Loaded query={read} skeleton={<Skeleton lines={3} />}>
+          {() => (
+            <Loaded query={changes} skeleton={<Skeleton lines={3} />}>
+              {() => (devices.size > 0 ? <Devices devices={[...devices.values()].sort((a, b) => a.index - b.index)} /> : <Empty title="Nothing of its devices is kept for this time" />)}
+            </Loaded>
+          )}
+        </Loaded>
       </Panel>
       <DeviceCharts nodeId={node.id} until={at} />
       <p className="muted">Which ranks ran here, and which job held a device, is not kept for this time; the events say when ranks began and ended.</p>

@@ -4,6 +4,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useState, type ReactElement, type ReactNode } from "react";
 import { Link, useParams } from "react-router";
 import * as queries from "../api/queries";
+import { useProjectOf } from "../api/project";
 import type { Decision, IncidentDetail, Signal } from "../api/types";
 import { AcknowledgeDialog } from "../components/AcknowledgeDialog";
 import { CertificateBadge, CertificateView } from "../components/Certificate";
@@ -87,9 +88,10 @@ function Content({ incident }: { incident: IncidentDetail }): ReactElement {
 /** Nobody may overlook a lost job or a dead GPU: one act says who takes it on. */
 function Acknowledge({ incident }: { incident: IncidentDetail }): ReactElement {
   const [asked, setAsked] = useState(false);
+  const project = useProjectOf(incident.job_id);
   return (
     <>
-      <ActButton of={incident} act="acknowledge" onPress={() => setAsked(true)}><Icon name="eye" size={14} /> Acknowledge</ActButton>
+      <ActButton of={incident} act="acknowledge" project={project} onPress={() => setAsked(true)}><Icon name="eye" size={14} /> Acknowledge</ActButton>
       {asked ? <AcknowledgeDialog incident={incident} onClose={() => setAsked(false)} /> : null}
     </>
   );

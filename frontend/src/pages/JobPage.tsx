@@ -8,16 +8,17 @@ import { EffectiveTime } from "../components/EffectiveTime";
 import { AtThatTime, FreezeButton, useFrozen } from "../components/Frozen";
 import { SilentNodes } from "../components/Heard";
 import { JobActions, type JobAct } from "../components/JobActions";
-import { JobMesh, TABLE_RANKS } from "../components/JobMesh";
+import { JobMesh } from "../components/JobMesh";
 import { JobTabs } from "../components/JobTabs";
 import { Lifeline } from "../components/Lifeline";
 import { LogDialog } from "../components/LogDialog";
 import { QueuePlace } from "../components/QueuePlace";
 import { ReplicaGrid } from "../components/ReplicaGrid";
 import { StepCharts } from "../components/StepCharts";
+import { ToItsId } from "../components/ToItsId";
 import { retried } from "../lib/chunks";
 import { count, duration, fixed, percent, shortId, words } from "../lib/format";
-import { layoutParts, ranksPerReplica } from "../lib/layout";
+import { isLarge, layoutParts, ranksPerReplica } from "../lib/layout";
 import { paths } from "../lib/paths";
 import { useNow } from "../lib/clock";
 import { ENDED_STATES as FINAL, jobNow } from "../lib/jobnow";
@@ -45,7 +46,7 @@ function LiveJob({ id }: { id: string }): ReactElement {
   const job = usePatched("job", query.data, query.data?.as_of_seq ?? 0);
   return (
     <Loaded query={{ ...query, data: job }} head={<><title>{`Job - Holdfast`}</title><PageHead crumbs={[{ to: paths.jobs(), text: "Jobs" }]} title={id} /></>} skeleton={<Skeleton height={480} />}>
-      {(data) => <Content job={data} readMs={query.dataUpdatedAt} />}
+      {(data) => (data.id === id ? <Content job={data} readMs={query.dataUpdatedAt} /> : <ToItsId of="job" row={data} />)}
     </Loaded>
   );
 }
@@ -60,7 +61,7 @@ function Content({ job: read, readMs }: { job: JobDetail; readMs: number }): Rea
   const source = useSteps(read.id, settled);
   const job = jobNow(read, source.steps, Math.max(0, (now - readMs) / 1000));
   const final = FINAL.has(job.state);
-  const large = job.layout !== null && ranksPerReplica(job.layout) * Number(job.layout.dp) > TABLE_RANKS;
+  const large = isLarge(job);
   return (
     <>
       <title>{`${job.name} - Holdfast`}</title>
@@ -78,7 +79,7 @@ function Content({ job: read, readMs }: { job: JobDetail; readMs: number }): Rea
       {large ? <Suspense fallback={<Skeleton height={360} />}><ReplicaHistory job={job} settled={settled} /></Suspense> : <History job={job} settled={settled} />}
       <JobTabs job={job} settled={settled} />
       {act ? <JobActions job={job} act={act} onClose={() => { setAct(null); refresh(queries.keys.job(job.id)); }} /> : null}
-      {log ? <LogDialog jobId={job.id} rank={log} settled={settled} onClose={() => setLog(null)} /> : null}
+      {log ? <LogDialog jobId={job.id} project={job.project} rank={log} settled={settled} onClose={() => setLog(null)} /> : null}
     </>
   );
 }
@@ -87,11 +88,11 @@ function Head({ job, onAct }: { job: JobDetail; onAct: (act: JobAct) => void }):
   const actions = (
     <>
       <FreezeButton />
-      <ActButton of={job} act="checkpoint" onPress={() => onAct({ kind: "checkpoint" })}><Icon name="disk" size={13} /> Checkpoint now</ActButton>
+      <ActButton of={job} project={job.project} act="checkpoint" onPress={() => onAct({ kind: "checkpoint" })}><Icon name="disk" size={13} /> Checkpoint now</ActButton>
       {job.state === "preempted"
-        ? <ActButton of={job} act="resume" onPress={() => onAct({ kind: "resume" })}><Icon name="play" size={13} /> Resume</ActButton>
-        : <ActButton of={job} act="preempt" onPress={() => onAct({ kind: "preempt" })}><Icon name="hourglass" size={13} /> Preempt</ActButton>}
-      <ActButton of={job} act="cancel" className="danger" onPress={() => onAct({ kind: "cancel" })}><Icon name="ban" size={13} /> Cancel job</ActButton>
+        ? <ActButton of={job} project={job.project} act="resume" onPress={() => onAct({ kind: "resume" })}><Icon name="play" size={13} /> Resume</ActButton>
+        : <ActButton of={job} project={job.project} act="preempt" onPress={() => onAct({ kind: "preempt" })}><Icon name="hourglass" size={13} /> Preempt</ActButton>}
+      <ActButton of={job} project={job.project} act="cancel" className="danger" onPress={() => onAct({ kind: "cancel" })}><Icon name="ban" size={13} /> Cancel job</ActButton>
     </>
   );
   return (
@@ -173,7 +174,7 @@ function Replicas(props: { job: JobDetail; final: boolean; settled: boolean; onE
           page.items.some((replica) => replica.current) ? (
             <>
               {props.final ? null : <SilentNodes nodes={nodesOf(page.items)} />}
-              <ReplicaGrid jobId={job.id} replicas={page.items} asOfSeq={page.as_of_seq} committedStep={job.committed_step} onEvict={props.onEvict} onLogs={props.onLogs} />
+              <ReplicaGrid jobId={job.id} project={job.project} replicas={page.items} asOfSeq={page.as_of_seq} committedStep={job.committed_step} onEvict={props.onEvict} onLogs={props.onLogs} />
             </>
           ) : (
             <Empty icon="hourglass" title={props.final ? "No replica is left" : "No replica has been started yet"}>{job.why}</Empty>

@@ -12,6 +12,7 @@ import { KnownEndLine } from "../components/KnownEnd";
 import { type NodeAct, NodeActions } from "../components/NodeActions";
 import { exitText } from "../components/ReplicaGrid";
 import { ReservedLine } from "../components/Reservations";
+import { ToItsId } from "../components/ToItsId";
 import { retried } from "../lib/chunks";
 import { errorsText, heldBack, partsText, remapText, signalText, valueText } from "../lib/readings";
 import { bytes, count, duration, fixed, percent, scalar, shortId } from "../lib/format";
@@ -42,7 +43,7 @@ function LiveNode({ id }: { id: string }): ReactElement {
   const node = usePatched("node", query.data, query.data?.as_of_seq ?? 0);
   return (
     <Loaded query={{ ...query, data: node }} head={<><title>{`Node - Holdfast`}</title><PageHead crumbs={[{ to: paths.nodes(), text: "Nodes" }]} title={id} /></>} skeleton={<Skeleton height={420} />}>
-      {(data) => <Content node={data} />}
+      {(data) => (data.id === id ? <Content node={data} /> : <ToItsId of="node" row={data} />)}
     </Loaded>
   );
 }
@@ -93,11 +94,11 @@ function Acts({ node, onAct }: { node: NodeDetail; onAct: (act: NodeAct) => void
   return (
     <>
       <FreezeButton />
-      {whyNot(node, "confirm") === "" ? <ActButton of={node} act="confirm" onPress={() => onAct("confirm")}><Icon name="check" size={13} /> {node.held ? "Admit" : "Confirm"}</ActButton> : null}
-      <ActButton of={node} act="drain" onPress={() => onAct("drain")}><Icon name="dash" size={13} /> Drain</ActButton>
-      <ActButton of={node} act="maintain" onPress={() => onAct("maintain")}><Icon name="hourglass" size={13} /> Maintain</ActButton>
-      <ActButton of={node} act="cordon" onPress={() => onAct("cordon")}><Icon name="ban" size={13} /> Cordon</ActButton>
-      <ActButton of={node} act="uncordon" onPress={() => onAct("uncordon")}><Icon name="check" size={13} /> Uncordon</ActButton>
+      {whyNot(node, "confirm") === "" ? <ActButton of={node} act="confirm" project={null} needs="admin" onPress={() => onAct("confirm")}><Icon name="check" size={13} /> {node.held ? "Admit" : "Confirm"}</ActButton> : null}
+      <ActButton of={node} act="drain" project={null} onPress={() => onAct("drain")}><Icon name="dash" size={13} /> Drain</ActButton>
+      <ActButton of={node} act="maintain" project={null} onPress={() => onAct("maintain")}><Icon name="hourglass" size={13} /> Maintain</ActButton>
+      <ActButton of={node} act="cordon" project={null} onPress={() => onAct("cordon")}><Icon name="ban" size={13} /> Cordon</ActButton>
+      <ActButton of={node} act="uncordon" project={null} onPress={() => onAct("uncordon")}><Icon name="check" size={13} /> Uncordon</ActButton>
     </>
   );
 }

@@ -4,16 +4,20 @@ import { type RefObject, useEffect, useRef, useState } from "react";
 /** The colour of a token: --ok-solid and so on. */
 export const token = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** An element, and its width in whole px; 0 before it is laid out. */
+/** An element, and the width that its content has, in whole px: without its padding and its scroll bar; 0 before it is laid out. */
 export function useWidth(): [RefObject<HTMLDivElement | null>, number] {
   const box = useRef<HTMLDivElement>(null);
   const [width, setWidth] = useState(0);
   useEffect(() => {
     const element = box.current;
     if (!element) return undefined;
-    const observer = new ResizeObserver(() => setWidth(Math.floor(element.clientWidth)));
+    const measure = (): void => {
+      const { paddingLeft, paddingRight } = getComputedStyle(element);
+      setWidth(Math.floor(element.clientWidth - Number.parseFloat(paddingLeft) - Number.parseFloat(paddingRight)));
+    };
+    const observer = new ResizeObserver(measure);
     observer.observe(element);
-    setWidth(Math.floor(element.clientWidth));
+    measure();
     return () => observer.disconnect();
   }, []);
   return [box, width];

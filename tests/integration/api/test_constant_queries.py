@@ -208,7 +208,9 @@ STILL = (
     "replicas_total", "replicas_asked", "last_checkpoint_step", "last_checkpoint_local", "learned_step_s",
     "work_at_risk_s", "ettr_basis", "undisturbed_step_s", "open_incident_id",
 )  # fmt: skip
-"""Of a job's numbers; the others are ages."""
+"""Of a job's numbers; the others go on with the clock."""
+AGES = {"checkpoint_age_s": 5.0, "ettr": 0.005, "productivity": 0.005}
+"""By how much they may differ between two looks."""
 
 
 def test_a_list_has_the_very_numbers_that_each_job_alone_has(user: User) -> None:
@@ -231,8 +233,14 @@ def test_a_list_has_the_very_numbers_that_each_job_alone_has(user: User) -> None
     Checkpoint.objects.filter(job=world.jobs[5]).update(kind="local")
     Replica.objects.filter(attempt__job=world.jobs[5], index=0).update(state="evicted", contributing=False)
     Incident.objects.filter(job=world.jobs[2]).update(state="resolved")
-    pace = Pace(best_s=1.0, recent=[1.0] * 32, at_s=now().timestamp(), full_gpus=4, bins={700: 40}, window=[1.0] * 32)
-    JobPace.objects.create(job=world.jobs[0], pace=msgspec.to_builtins(pace, str_keys=True))
+    for number, recent_s in ((0, 500.0), (5, 250.0)):
+        pace = Pace(
+            best_s=200.0, recent=[recent_s] * 32, at_s=now().timestamp(), full_gpus=4, bins={700: 40}, window=[1.0] * 32
+        )
+        JobPace.objects.create(job=world.jobs[number], pace=msgspec.to_builtins(pace, str_keys=True))
+        Job.objects.filter(pk=world.jobs[number].pk).update(committed_step=40 + 5 * number)
+    # So long ago that a second more or less between two looks is no difference of a ratio.
+    Attempt.objects.filter(job__in=world.jobs[:6]).update(started_at=now() - timedelta(hours=1))
     jobs = list(Job.objects.all())
     assert len(jobs) == 2 * MANY
     many = numbers_of_many(jobs)
@@ -240,10 +248,12 @@ def test_a_list_has_the_very_numbers_that_each_job_alone_has(user: User) -> None
         alone = numbers_of(job)
         for name in STILL:
             assert getattr(many[job.pk], name) == getattr(alone, name), (job.name, name)
-        for name in ("checkpoint_age_s", "ettr", "productivity"):
+        for name, apart in AGES.items():
             mine, other = getattr(many[job.pk], name), getattr(alone, name)
             assert (mine is None) is (other is None), (job.name, name)
-            assert mine is None or abs(mine - other) < 5.0, (job.name, name)
+            assert mine is None or abs(mine - other) < apart, (job.name, name)
         assert (many[job.pk].wall is None) is (alone.wall is None)
+    measured = {(round(it.ettr, 1), it.productivity) for it in many.values() if it.ettr and it.productivity}
+    assert measured == {(0.4, 0.4), (0.6, 0.8)}
     assert len({numbers.loss for numbers in many.values()}) > 4
     assert len({numbers.learned_step_s for numbers in many.values()}) > 4

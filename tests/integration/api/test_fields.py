@@ -8,8 +8,11 @@ import pytest
 
 from controlplane.api import openapi
 from controlplane.fleet import selectors
+from controlplane.recovery.models import RankLook
 from controlplane.recovery.requests import checkpoint
 from controlplane.runtime import bus
+from controlplane.runtime.clock import now
+from controlplane.runtime.ids import new_id
 from tests.integration.api.conftest import SPEC, make_node
 from tests.integration.api.world import running_job
 
@@ -93,8 +96,13 @@ def test_a_name_of_another_size_or_kind_is_refused_and_empty_ones_say_nothing(ca
 
 def test_a_list_is_compressed_where_that_is_read_and_an_object_is_not(caller: Any) -> None:
     job = running_job([make_node(f"node-{number}") for number in range(20)], SPEC)
+    RankLook.objects.create(
+        id=new_id("look"), job=job, replica=0, incarnation=1, rank=0, look="log", method="tail", text="key " * 1_000,
+        at=now(),
+    )  # fmt: skip
     reader = caller("read")
     for path, packed in (
+        (f"/jobs/{job.id}/diagnostics", False),
         ("/nodes", True),
         (f"/jobs/{job.id}/replicas", True),
         (f"/jobs/{job.id}", False),

@@ -16,7 +16,7 @@ from controlplane.jobs.models import Attempt, Job, Rank, RankSpeed, Replica
 from controlplane.jobs.present import rank_summary
 from controlplane.jobs.services import submit_job
 from controlplane.protocol.spec_lint import lint
-from controlplane.protocol.states import RankState
+from controlplane.protocol.states import RankState, ReplicaState
 from controlplane.runtime import bus
 from controlplane.runtime.clock import now
 from controlplane.runtime.ids import new_id
@@ -77,6 +77,7 @@ def told(answer: Any) -> tuple[JobMesh, list[dict[str, Any]]]:
     found = msgspec.json.decode(answer.content, type=JobMesh)
     rows = list(rows_of(found.columns))
     assert len(rows) == found.rows
+    assert {replica.state for replica in found.replicas} <= set(ReplicaState)
     return found, rows
 
 
@@ -107,7 +108,7 @@ def test_every_figure_is_what_the_rows_say(caller: Any, monkeypatch: pytest.Monk
     live = speak(job, monkeypatch)
     # Slot 1 was started again, and of slot 2 a rank has ended.
     before = Replica.objects.get(index=1)
-    after = Replica.objects.create(attempt=before.attempt, index=1, incarnation=2, state="joining")
+    after = Replica.objects.create(attempt=before.attempt, index=1, incarnation=2, state=ReplicaState.FORMING)
     before.ranks.update(released_at=now(), state=RankState.EXITED)
     Rank.objects.bulk_create(
         Rank(replica=after, rank=rank.rank, node=rank.node, device=rank.device, state="launching")
@@ -121,7 +122,7 @@ def test_every_figure_is_what_the_rows_say(caller: Any, monkeypatch: pytest.Monk
     assert found.layout is not None
     assert msgspec.to_builtins(found.layout) == {"dp": 3, "pp": 2, "tp": 2, "cp": 2, "ep": 2, "replica_dp": 3}
     assert [(each.index, each.incarnation, each.state) for each in found.replicas] == [
-        (0, 1, "active"), (1, 2, "joining"), (2, 1, "active"),
+        (0, 1, "active"), (1, 2, "forming"), (2, 1, "active"),
     ]  # fmt: skip
     for worst, name in ((found.slowest, "step_s"), (found.most_silent, "heartbeat_age_s")):
         measured = [row for row in wanted if row[name] is not None]

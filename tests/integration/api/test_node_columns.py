@@ -199,6 +199,20 @@ def test_both_parts_are_one_member_of_gzip(size: int) -> None:
     assert compressed._plain(head) == body
 
 
+def test_the_answer_that_is_asked_for_again_and_again_is_kept_whatever_others_ask(
+    caller: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_node("n1")
+    monkeypatch.setattr(router, "MOST_KEPT", 3)
+    router._kept.clear()
+    reader, usual = caller("read"), "/nodes:columns?fields=name"
+    for number in range(6):
+        reader.get(usual)
+        reader.get(f"/nodes:columns?q={number}")
+    assert len(router._kept) == 3
+    assert [key for key in router._kept if key[0] == ("name",)], "what everybody asks for was left out"
+
+
 def test_words_come_back_as_they_were() -> None:
     values = ["b", "a", None, "b", ""]
     column = worded(values)

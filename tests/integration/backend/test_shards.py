@@ -76,6 +76,8 @@ def test_what_several_tell_is_read_as_one(spread: Scene, redis: Redis, monkeypat
     redis.live["fleet/1"] = {"reachable_risk": 0.4}
     redis.live["fleet/2"] = {"reachable_risk": 0.7}
     assert specs.reachable_risk() == 0.7
+    del redis.live["fleet/1"]
+    assert specs.reachable_risk() == 1.0, "what the devices of a shard that is not heard can score is not known"
 
 
 def test_one_shard_that_nobody_leads_or_whose_leader_is_blind_makes_blind(spread: Scene, redis: Redis) -> None:

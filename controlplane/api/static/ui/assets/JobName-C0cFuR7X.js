@@ -1,1 +1,0 @@
-import{X as e,ct as t,t as n}from"./paths-BcpFbOod.js";import"./queries-CRtxahVq.js";var r=t();function i({job:t}){return t.id===`unseen`?(0,r.jsx)(r.Fragment,{children:t.name}):(0,r.jsx)(e,{to:n.job(t.id),children:t.name})}export{i as t};

@@ -1,0 +1,1 @@
+var e=e=>e.tp*e.pp*e.cp*e.replica_dp,t=256,n=({layout:n})=>n!==null&&e(n)*Number(n.dp)>t;function r(e){let t=[[`TP`,e.tp],[`PP`,e.pp],[`CP`,e.cp]],n=[[`VP`,e.vp],[`EP`,e.ep],[`DP in a replica`,e.replica_dp]];return[...t,...n.filter(([,e])=>e>1)]}export{r as n,e as r,n as t};

@@ -1,1 +1,0 @@
-var e=e=>e.tp*e.pp*e.cp*e.replica_dp;function t(e){let t=[[`TP`,e.tp],[`PP`,e.pp],[`CP`,e.cp]],n=[[`VP`,e.vp],[`EP`,e.ep],[`DP in a replica`,e.replica_dp]];return[...t,...n.filter(([,e])=>e>1)]}export{e as n,t};
