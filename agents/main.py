@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from agents import exporter
 from agents.config import ALLOCATION, Config, load
-from agents.core.events import AllocationEnds
+from agents.core.events import AllocationEnds, NoticeRead
 from agents.core.policy import NodeRules
 from agents.core.restore import restore, snapshot
 from agents.core.state import State
@@ -85,6 +85,9 @@ async def _run(config: Config, rules: NodeRules) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
     await agent.sampler.start()
     await agent.start(same_boot=same_boot)
+    if lent and agent.state.outer_end is None:
+        # What was said of the end of an earlier allocation of this node is over.
+        agent.dispatch(NoticeRead(now_s=time.monotonic(), leaves_in_s=None, reason="this is another allocation"))
     exporting = asyncio.create_task(
         asyncio.to_thread(exporter.start, config.metrics_bind, lambda: agent.state, agent.device_series)
     )

@@ -28,6 +28,7 @@ from controlplane.cli.commands import (
     reservation,
     shadow,
     slurm,
+    slurm_pilots,
     window,
 )
 from controlplane.cli.context import STATE, hint
@@ -54,6 +55,7 @@ for name, group in (
     ("slurm", slurm.app), ("bench", bench.app),
 ):  # fmt: skip
     app.add_typer(group, name=name)
+slurm.app.command("pilots")(slurm_pilots.pilots)
 policy.app.command("dry-run")(replay.dry_run)
 policy.app.add_typer(shadow.app, name="shadow")
 recovery.decision.command("replay")(replay.replay)

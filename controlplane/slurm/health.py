@@ -91,9 +91,11 @@ def unfit(node: Node) -> str:
     return f"device {bad[0].index}: {why}" + (f", and {len(bad) - 1} more devices" if len(bad) > 1 else "")
 
 
-def well(node: Node) -> bool:
-    """For certain, as its agent speaks: a node that is away is neither, nor is one of which a device is gone."""
-    return node.connected and node.state == NodeState.READY and all(device.healthy for device in node.devices)
+def well(node: Node, *, piloted: bool = False) -> bool:
+    """For certain, as its agent speaks: a node that is away is neither, nor is one of which a device is gone. Where
+    agents run in pilots alone (`piloted`) none speaks on a node that takes no job, and what was last known counts."""
+    heard = node.connected or piloted
+    return heard and node.state == NodeState.READY and all(device.healthy for device in node.devices)
 
 
 def reason(why: str) -> str:
@@ -102,11 +104,11 @@ def reason(why: str) -> str:
     return f"{OURS} {' '.join(plain.split())}"[:MAX_REASON_CHARS].rstrip()
 
 
-def act(node: Node, believed: Believed, *, may_undo: bool) -> Act:
-    """`may_undo`: asked by the health check, and not around a job."""
+def act(node: Node, believed: Believed, *, may_undo: bool, piloted: bool = False) -> Act:
+    """`may_undo`: asked by the health check, and not around a job. `piloted`: see `well`."""
     if unfit(node):
         return Act.NOTHING if believed.drained else Act.DRAIN
-    return Act.UNDRAIN if may_undo and well(node) and believed.ours else Act.NOTHING
+    return Act.UNDRAIN if may_undo and well(node, piloted=piloted) and believed.ours else Act.NOTHING
 
 
 def update(name: str, wanted: Act, why: str) -> Sequence[str]:

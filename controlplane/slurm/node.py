@@ -27,10 +27,12 @@ FILES_TIMEOUT_S = 60.0
 
 
 class Keeper:
-    """One agent at a time. `argv` makes its command line for a grace in seconds."""
+    """One agent at a time. `argv` makes its command line for a grace in seconds; an exit code of `final` ends it."""
 
-    def __init__(self, argv: Callable[[float], Sequence[str]], *, grace_s: float) -> None:
-        self._argv, self._grace_s = argv, grace_s
+    def __init__(
+        self, argv: Callable[[float], Sequence[str]], *, grace_s: float, final: frozenset[int] = FINAL
+    ) -> None:
+        self._argv, self._grace_s, self._final = argv, grace_s, final
         self._child: subprocess.Popen[bytes] | None = None
         self._asked: tuple[signal.Signals, float] | None = None
 
@@ -45,11 +47,15 @@ class Keeper:
         while True:
             began_s = time.monotonic()
             code = self._run()
-            if code in FINAL or self._is_over():
+            if code in self._final or self._is_over():
                 return code if code >= 0 else 128 - code
             delay_s = FIRST_DELAY_S if time.monotonic() - began_s > STABLE_S else min(delay_s * 2, MAX_DELAY_S)
             print(f"the agent ended with {code}; it is started again in {delay_s:.0f} s", file=sys.stderr, flush=True)
             self._wait(delay_s)
+
+    def leave(self) -> None:
+        """As if the signal of the end had come."""
+        self._on_signal(signal.SIGTERM, None)
 
     def _run(self) -> int:
         """A signal that comes before the agent listens waits for it: it begins with both blocked."""

@@ -34,7 +34,8 @@ WORK_S, LAST_S = 1.4, 0.2
 was begun is ended by itself, so that the line says what became of it."""
 MAX_ANSWER_BYTES = 4 << 20
 MAX_CONFIG_BYTES = 1 << 16
-KEYS = {"url", "token", "ca_file", "node"}
+KEYS = {"url", "token", "ca_file", "node", "agents"}
+RESIDENT, PILOTS = "resident", "pilots"
 
 
 class NoNewsError(RuntimeError):
@@ -43,12 +44,14 @@ class NoNewsError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`ca_file` "": the system's certificates. `node`: its name, the same in Holdfast and in Slurm."""
+    """`ca_file` "": the system's certificates. `node`: its name, the same in Holdfast and in Slurm. `piloted`: its
+    agent runs in pilots alone, and not for good."""
 
     url: str
     token: str
     ca_file: str
     node: str
+    piloted: bool = False
 
 
 def run(hook: str, settings: Settings, *, until_s: float) -> tuple[int, str]:
@@ -62,7 +65,7 @@ def run(hook: str, settings: Settings, *, until_s: float) -> tuple[int, str]:
     believed = answers.believed(_run(("scontrol", "--oneliner", "show", "node", node.name), until_s), node.name)
     if believed is None:
         raise NoNewsError("Slurm does not say what it believes of this node")
-    act = health.act(node, believed, may_undo=hook == "healthcheck")
+    act = health.act(node, believed, may_undo=hook == "healthcheck", piloted=settings.piloted)
     if act is not health.Act.NOTHING:
         _run(health.update(node.name, act, why), until_s)
     if hook == "prolog":
@@ -91,7 +94,11 @@ def settings_of(path: Path, node: str) -> Settings:
         )
     if not (name or node):
         raise NoNewsError(f"no name of this node is known: {path} may say node = ...")
-    return Settings(url=url.rstrip("/"), token=token, ca_file=str(values.get("ca_file", "")), node=name or node)
+    agents = values.get("agents", RESIDENT)
+    if agents not in (RESIDENT, PILOTS):
+        raise NoNewsError(f"{path}: agents is {RESIDENT!r} (they run for good) or {PILOTS!r} (in pilots alone)")
+    authority = str(values.get("ca_file", ""))
+    return Settings(url=url.rstrip("/"), token=token, ca_file=authority, node=name or node, piloted=agents == PILOTS)
 
 
 def _ask(settings: Settings, until_s: float) -> bytes:

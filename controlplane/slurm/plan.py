@@ -4,7 +4,7 @@ Called by `holdfast slurm submit`. Pure: the job spec's text comes in, and paths
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import PurePosixPath
 
@@ -70,14 +70,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         """Raises PlanError: a plan that is wrong does not exist."""
-        for field in fields(self):
-            check = _CHECKS.get(field.name)
-            value = getattr(self, field.name)
-            if check is not None and (value != "" or field.name in _NEEDED) and (wrong := check(value)):
-                option = f"--{_OPTIONS.get(field.name, field.name).replace('_', '-')}"
-                raise PlanError(
-                    f"{option} {shown(str(value)[:80])!r} is not possible: {wrong}", f"give another {option}"
-                )
+        check_values({field.name: getattr(self, field.name) for field in fields(self)})
         if bool(self.server) is not bool(self.join_token_file):
             raise PlanError(
                 "--server and --join-token-file belong together",
@@ -89,6 +82,15 @@ class Plan:
                 "--continue does not go with --server",
                 "a control plane that stands already keeps the job in its queue, and it continues there by itself",
             )
+
+
+def check_values(values: Mapping[str, object]) -> None:
+    """Each by its name, as `Plan` has them. Raises PlanError with the first that cannot be."""
+    for name, value in values.items():
+        check = _CHECKS.get(name)
+        if check is not None and (value != "" or name in _NEEDED) and (wrong := check(value)):
+            option = f"--{_OPTIONS.get(name, name).replace('_', '-')}"
+            raise PlanError(f"{option} {shown(str(value)[:80])!r} is not possible: {wrong}", f"give another {option}")
 
 
 def is_server(text: str) -> bool:
@@ -162,6 +164,7 @@ _CHECKS: dict[str, Check] = {
     "job_name": _like(_WORD, "it must be letters, digits and _.+-"),
     "nodes": _number(1, MAX_NODES),
     "spares": _number(0, MAX_NODES),
+    "cold": _number(0, MAX_NODES),
     "gpus_per_node": _number(0, MAX_GPUS),
     "grace_s": _number(MIN_GRACE_S, MAX_GRACE_S),
     "kill_wait_s": _number(1, MAX_GRACE_S),

@@ -31,7 +31,7 @@ set -eu
 umask 077
 directory={shlex.quote(plan.directory)}/"$SLURM_JOB_ID"
 mkdir -p -- "$directory"
-{_surroundings(plan)}cat > "$directory/job.yaml" <<'{end}'
+{surroundings(plan.checkout)}cat > "$directory/job.yaml" <<'{end}'
 {spec}
 {end}
 exec {guest} \\
@@ -66,11 +66,11 @@ def _named(plan: Plan) -> Iterator[str]:
             yield f"--{name}={value}"
 
 
-def _surroundings(plan: Plan) -> str:
-    """Where Holdfast is a checkout and no package, Python has to be shown where."""
-    if not plan.checkout:
+def surroundings(checkout: str) -> str:
+    """Where Holdfast is a checkout and no package (""), Python has to be shown where."""
+    if not checkout:
         return ""
-    quoted = shlex.quote(plan.checkout)
+    quoted = shlex.quote(checkout)
     return f'cd -- {quoted}\nexport PYTHONPATH={quoted}"${{PYTHONPATH:+:$PYTHONPATH}}"\n'
 
 
@@ -86,8 +86,13 @@ def _guest(plan: Plan) -> tuple[str, ...]:
 
 
 def agents_grace_s(plan: Plan) -> int:
+    """See `grace_of`."""
+    return grace_of(plan.grace_s, plan.kill_wait_s)
+
+
+def grace_of(grace_s: int, kill_wait_s: int) -> int:
     """From the signal until agents have to be gone, whichever end it announces; it leaves time for the rest."""
-    until_kill_s = min(plan.grace_s, plan.kill_wait_s)
+    until_kill_s = min(grace_s, kill_wait_s)
     return max(1, until_kill_s - min(LAST_S, until_kill_s // 3))
 
 

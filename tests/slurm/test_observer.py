@@ -14,7 +14,6 @@ import pytest
 from controlplane.demo.config import DemoConfig
 from controlplane.demo.installation import Installation
 from controlplane.sdk import Client
-from controlplane.slurm.observer import HOOKS
 from tests.house.tree import ROOT
 from tests.slurm.cluster import GPUS, Cluster
 
@@ -39,25 +38,6 @@ def agent(server: Installation, folder: Path, name: str) -> Iterator[None]:
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(20)
-
-
-@pytest.fixture
-def hooks(cluster: Cluster) -> Iterator[Callable[[str], None]]:
-    """hooks("prolog") puts the script of deploy/slurm in its place; in the end none of it is left."""
-
-    def put(name: str) -> None:
-        script = (ROOT / "deploy/slurm" / name).read_text()
-        # Slurm tells a health check its node's name alone.
-        settings = f"HOLDFAST_SLURM_CONFIG={cluster.root}/slurm.toml SLURM_CONF={cluster.root}/slurm.conf"
-        python = f"{settings} PYTHONPATH={ROOT} {sys.executable}"
-        cluster.hook(name, script.replace("/opt/holdfast", str(ROOT)).replace("5 .venv/bin/python", f"5 env {python}"))
-
-    yield put
-    for name in HOOKS:
-        cluster.hook(name)
-    for node in ("n2", "n5"):
-        if "DRAIN" in cluster.believed(node).states:
-            cluster.run("scontrol", "update", f"nodename={node}", "state=undrain")
 
 
 def job_on(cluster: Cluster, node: str) -> str:

@@ -81,7 +81,7 @@ def _plan(spec: bytes, *, gpus_per_node: int | None, **given: object) -> "Plan":
     from controlplane.slurm.plan import PlanError, plan_of
 
     kill_wait_s = tools.kill_wait_s() or tools.KILL_WAIT_S
-    here = {"python": sys.executable, "checkout": _checkout(), "kill_wait_s": kill_wait_s}
+    here = {"python": sys.executable, "checkout": checkout(), "kill_wait_s": kill_wait_s}
     try:
         return plan_of(spec, gpus_per_node=gpus_per_node, **given, **here)
     except PlanError as error:
@@ -197,7 +197,7 @@ def _hand_over(plan: "Plan", directory: Path, chain: int) -> list[str]:
     return jobs
 
 
-def _checkout() -> str:
+def checkout() -> str:
     """Where Holdfast lies, with the program that makes a control plane's tables. Raises CliError."""
     root = Path(__file__).resolve().parents[3]
     if not (root / "manage.py").exists():

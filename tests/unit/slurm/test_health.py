@@ -134,6 +134,11 @@ def test_our_drain_is_undone_by_the_health_check_alone_once_the_node_is_well_for
     assert act(node(), ours, may_undo=True) is Act.UNDRAIN
     assert [*command("gpu-7", Act.UNDRAIN, "")] == ["scontrol", "update", "nodename=gpu-7", "state=undrain"]
     assert act(node(), ours, may_undo=False) is Act.NOTHING
+    away = msgspec.structs.replace(node(), connected=False)
+    assert act(away, ours, may_undo=True) is Act.NOTHING, "nobody says how it is"
+    assert act(away, ours, may_undo=True, piloted=True) is Act.UNDRAIN, "nobody can: its agent runs in pilots alone"
+    cordoned = msgspec.structs.replace(away, state="cordoned")
+    assert act(cordoned, ours, may_undo=True, piloted=True) is Act.NOTHING
     for unsure in (node(connected=False), node("degraded"), node("cordoned"), node("ready", BAD)):
         assert act(unsure, ours, may_undo=True) is Act.NOTHING
     assert act(node(), seen("IDLE", why="holdfast: quarantined"), may_undo=True) is Act.NOTHING, "it is not drained"

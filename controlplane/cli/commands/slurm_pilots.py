@@ -1,0 +1,79 @@
+"""holdfast slurm pilots: nodes of Slurm's for a control plane that stands (docs/slurm.md)."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from controlplane.cli import context
+from controlplane.cli.commands.slurm import checkout
+from controlplane.cli.exits import CliError, Exit
+from controlplane.cli.output import say
+
+DIRECTORY = Path("holdfast-pilots")
+
+
+def pilots(
+    nodes: Annotated[int, typer.Option(help="Pilots that run at a time, one node each.", min=1)],
+    server: Annotated[str, typer.Option(help="The control plane: https://HOST[:PORT].")],
+    join_token_file: Annotated[Path, typer.Option(help="A file with a join token of it, good for all these nodes.")],
+    cold: Annotated[
+        int, typer.Option(help="Pilots behind them in Slurm's queue: one starts when one ends.", min=0)
+    ] = 1,
+    time: Annotated[str, typer.Option(help="Time limit of each, as Slurm writes it: 4:00:00, 2-12.")] = "",
+    partition: Annotated[str, typer.Option(help="Of Slurm; names with commas.")] = "",
+    account: Annotated[str, typer.Option(help="Of Slurm.")] = "",
+    qos: Annotated[str, typer.Option(help="Of Slurm.")] = "",
+    constraint: Annotated[str, typer.Option(help="Features of nodes, as Slurm's --constraint.")] = "",
+    reservation: Annotated[str, typer.Option(help="Of Slurm.")] = "",
+    gpus_per_node: Annotated[int, typer.Option(help="Asked of Slurm as --gres=gpu:N; 0: not asked for.", min=0)] = 0,
+    grace: Annotated[int, typer.Option(help="Seconds before the time limit at which a pilot begins to leave.")] = 60,
+    directory: Annotated[
+        Path, typer.Option(help="On a file system of all nodes: what each node is known by, and logs.")
+    ] = DIRECTORY,
+    probe: Annotated[str, typer.Option(help="nvml, or simulated for a trial without GPUs.")] = "nvml",
+    show: Annotated[bool, typer.Option("--print", help="Print the batch script and submit nothing.")] = False,
+) -> None:
+    """Lend nodes of Slurm's to a control plane that stands: an array of one-node jobs."""
+    from controlplane.slurm import tools
+    from controlplane.slurm.pilots import Pilots, options, script
+    from controlplane.slurm.plan import PlanError
+
+    try:
+        plan = Pilots(
+            nodes=nodes,
+            cold=cold,
+            gpus_per_node=gpus_per_node,
+            server=server.rstrip("/"),
+            join_token_file=str(join_token_file.absolute()),
+            python=sys.executable,
+            directory=str(directory.absolute()),
+            checkout=checkout(),
+            time=time,
+            partition=partition,
+            account=account,
+            qos=qos,
+            constraint=constraint,
+            reservation=reservation,
+            grace_s=grace,
+            kill_wait_s=tools.kill_wait_s() or tools.KILL_WAIT_S,
+            probe=probe,
+        )
+    except PlanError as error:
+        raise CliError(str(error), fix=error.fix) from error
+    if show:
+        say(script(plan).rstrip("\n"))
+        return
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        job = tools.submit(script(plan), options(plan), partition=partition)
+    except OSError as error:
+        fix = "name another with --directory"
+        raise CliError(f"{directory} cannot be made: {error.strerror}", fix=fix) from error
+    except tools.SlurmError as error:
+        code = Exit.NOT_FOUND if error.missing else Exit.NEGATIVE
+        raise CliError(str(error), fix=error.fix, code=code) from error
+    say(job)
+    context.hint(f"Submitted array {job} of Slurm: {nodes} pilots at a time, {cold} cold ones behind them.")
+    context.next_commands(f"squeue --array --jobs {job}", "holdfast node ls", f"scancel {job}")

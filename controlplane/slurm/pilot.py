@@ -1,0 +1,123 @@
+"""A pilot: the batch job of one node, which lends it to a control plane that stands.
+
+`python -m controlplane.slurm.pilot`, submitted by `holdfast slurm pilots`. Keeps the node's agent running, as `node`
+does on the nodes of a guest, with three differences. The node keeps its name and its key from one allocation to the
+next, in the pilots' directory, so that what Holdfast knows of it stays. No refusal ends it, as the next element of the
+array would meet the same one: it is tried again, and the output says why. And where somebody drains the node in Slurm
+it leaves by itself, within the grace, so that the next element starts on another one.
+"""
+
+import argparse
+import random
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from controlplane.protocol.plain import shown
+from controlplane.slurm import answers, places, tools
+from controlplane.slurm.environment import Allocation, NoAllocation, read
+from controlplane.slurm.node import Keeper
+
+ASK_S, AGAIN_S = 30.0, 5.0
+"""So often each pilot asks Slurm for its node: a thousand of them are 33 questions a second. A drain counts when it is
+there a second time."""
+DONE = frozenset({0})
+NOT_HERE = 2
+MAX_REASON_CHARS = 160
+
+
+class Drains:
+    """Watches what Slurm believes of a node; `leave` is called once where it is drained. `ask` gives the answer of
+    `scontrol --oneliner show node`, None where there is none: no news."""
+
+    def __init__(
+        self, node: str, leave: Callable[[], None], *, ask: Callable[[], str | None], every_s: float = ASK_S
+    ) -> None:
+        self._node, self._leave, self._ask, self._every_s = node, leave, ask, every_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> "Drains":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+    def _watch(self) -> None:
+        # Pilots that started together do not ask together.
+        wait_s = random.uniform(0.0, self._every_s)
+        while not self._over.wait(wait_s):
+            wait_s = self._every_s
+            if not self._drained():
+                continue
+            if self._over.wait(min(AGAIN_S, self._every_s)):
+                return
+            if reason := self._drained():
+                print(f"the node is drained in Slurm ({reason}): it is given back", file=sys.stderr, flush=True)
+                self._leave()
+                return
+
+    def _drained(self) -> str:
+        """Slurm's reason; "": it is not drained, or there is no news."""
+        found = answers.believed(self._ask() or "", self._node)
+        return (
+            shown((found.reason or "no reason given")[:MAX_REASON_CHARS]) if found is not None and found.drained else ""
+        )
+
+
+def agent_argv(options: argparse.Namespace, here: Allocation, *, jobs: Path, grace_s: float) -> tuple[str, ...]:
+    """The agent of this node."""
+    pinned = ("--tls-ca-file", options.tls_ca_file) if options.tls_ca_file else ()
+    near = ("--segment", here.segment) if here.segment else ()
+    return (
+        sys.executable, "-m", "agents", "--server", options.server.replace("http", "ws", 1), *pinned,
+        "--join-token-file", options.join_token_file, "--name", here.node,
+        "--state-dir", str(options.directory / "nodes" / here.node), "--jobs-dir", str(jobs),
+        "--probe", options.probe, "--devices", str(options.devices), "--metrics-bind", "off",
+        "--tenancy", "allocation", "--grace-s", f"{grace_s:g}", *near,
+    )  # fmt: skip
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The options that the batch script gives."""
+    parser = argparse.ArgumentParser(prog="python -m controlplane.slurm.pilot", description="The pilot of one node.")
+    parser.add_argument("--server", required=True, help="https:// URL of the control plane")
+    parser.add_argument("--join-token-file", required=True)
+    parser.add_argument("--tls-ca-file", default="")
+    parser.add_argument("--directory", type=Path, required=True, help="of the pilots, which all nodes see")
+    parser.add_argument("--probe", default="nvml")
+    parser.add_argument("--devices", type=int, default=0)
+    parser.add_argument("--grace-s", type=float, required=True)
+    parser.add_argument("--ask-s", type=float, default=ASK_S, help="how often Slurm is asked for this node")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str]) -> int:
+    """The exit code of the batch job: 0 when it has left, 2 outside an allocation."""
+    options = parse(argv)
+    try:
+        here = read()
+        folder = places.local(here.job, here.index)
+        (options.directory / "nodes" / here.node).mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (NoAllocation, places.PlaceError, OSError) as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return NOT_HERE
+    jobs = folder / "j"
+    keeper = Keeper(
+        lambda left_s: agent_argv(options, here, jobs=jobs, grace_s=left_s), grace_s=options.grace_s, final=DONE
+    )
+    keeper.listen()
+    print(f"this is {here.node}, for {options.server}", file=sys.stderr, flush=True)
+    question = ("scontrol", "--oneliner", "show", "node", here.node)
+    try:
+        with Drains(here.node, keeper.leave, ask=lambda: tools.ask(*question), every_s=options.ask_s):
+            return keeper.keep()
+    finally:
+        places.keep_logs(jobs / "logs", options.directory / "logs" / here.node)
+        places.forget(folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
