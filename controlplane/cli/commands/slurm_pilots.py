@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,9 @@ from controlplane.cli import context
 from controlplane.cli.commands.slurm import checkout
 from controlplane.cli.exits import CliError, Exit
 from controlplane.cli.output import say
+
+if TYPE_CHECKING:
+    from controlplane.slurm.pilots import Pilots
 
 DIRECTORY = Path("holdfast-pilots")
 
@@ -37,7 +40,7 @@ def pilots(
 ) -> None:
     """Lend nodes of Slurm's to a control plane that stands: an array of one-node jobs."""
     from controlplane.slurm import tools
-    from controlplane.slurm.pilots import Pilots, options, script
+    from controlplane.slurm.pilots import Pilots, script
     from controlplane.slurm.plan import PlanError
 
     try:
@@ -64,10 +67,18 @@ def pilots(
         raise CliError(str(error), fix=error.fix) from error
     if show:
         say(script(plan).rstrip("\n"))
-        return
+    else:
+        _submit(plan, directory)
+
+
+def _submit(plan: "Pilots", directory: Path) -> None:
+    """Raises CliError."""
+    from controlplane.slurm import tools
+    from controlplane.slurm.pilots import options, script
+
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        job = tools.submit(script(plan), options(plan), partition=partition)
+        job = tools.submit(script(plan), options(plan), partition=plan.partition)
     except OSError as error:
         fix = "name another with --directory"
         raise CliError(f"{directory} cannot be made: {error.strerror}", fix=fix) from error
@@ -75,5 +86,5 @@ def pilots(
         code = Exit.NOT_FOUND if error.missing else Exit.NEGATIVE
         raise CliError(str(error), fix=error.fix, code=code) from error
     say(job)
-    context.hint(f"Submitted array {job} of Slurm: {nodes} pilots at a time, {cold} cold ones behind them.")
+    context.hint(f"Submitted array {job} of Slurm: {plan.nodes} pilots at a time, {plan.cold} cold ones behind them.")
     context.next_commands(f"squeue --array --jobs {job}", "holdfast node ls", f"scancel {job}")

@@ -189,7 +189,7 @@ def arguments(command: click.Command, tmp_path: Path) -> list[str]:
 # What sbatch says is another program's: `tests/unit/slurm/test_submit.py`. Slurm's hooks say one line of plain
 # characters, on stderr: `tests/unit/slurm/test_observer.py`. A load test prints numbers of the processes
 # that it starts: `tests/integration/bench/test_fleet.py`.
-ALONE = ("slurm submit", "slurm healthcheck", "slurm prolog", "slurm epilog", "bench fleet")
+ALONE = ("slurm submit", "slurm pilots", "slurm healthcheck", "slurm prolog", "slurm epilog", "bench fleet")
 COMMANDS = [(words, command) for words, command in commands() if words not in ALONE]
 # Nothing that they print came from a server.
 OWN_WORDS = ("config", "version", "job schema")

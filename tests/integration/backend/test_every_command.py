@@ -32,6 +32,7 @@ ELSEWHERE = {
     "holdfast bench fleet": "tests/integration/bench/test_fleet.py",
     "holdfast slurm epilog": "tests/unit/slurm/test_observer.py",
     "holdfast slurm healthcheck": "tests/unit/slurm/test_observer.py",
+    "holdfast slurm pilots": "tests/unit/slurm/test_pilots.py",
     "holdfast slurm prolog": "tests/unit/slurm/test_observer.py",
     "holdfast slurm submit": "tests/unit/slurm/test_submit.py",
     "holdfast up": "tests/scenes/test_up.py",
