@@ -162,6 +162,12 @@ def take(directory: Path, run: str, *, by: str, database: Path) -> None:
     _put(mine / ROWS, database)
 
 
+def pass_on(directory: Path, run: str, *, by: str) -> None:
+    """How the job of `run` ended is kept for allocation `by` too: the one that waits behind that looks there. Raises
+    OSError."""
+    _put(directory / run / JOB, directory / by / JOB)
+
+
 def _folder(directory: Path, run: str) -> Path:
     folder = directory / run
     if RUN.fullmatch(run) and folder.is_dir():

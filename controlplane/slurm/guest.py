@@ -82,6 +82,10 @@ class Guest:
         try:
             if over := self._check_earlier():
                 say(f"Run {self._options.continues} has ended its job already: nothing is started.")
+                try:
+                    continuing.pass_on(self._directory.parent, self._options.continues, by=self._here.job)
+                except OSError as error:
+                    say(f"An allocation behind this one cannot know of that: {error}")
                 return self._judge(over.state, over.committed_step, None, over.state_reason)
             with self._server() as server:
                 try:
