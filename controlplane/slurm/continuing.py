@@ -262,6 +262,13 @@ def _fault(left: Left) -> str:
     return f"{wrong[0]} has {sizes[wrong[0]]} bytes" if wrong else ""
 
 
+def saved(database: Path, job: str) -> list[tuple[int, int, str, str]]:
+    """(step, epoch, state, path) of each of the job's checkpoints. `database` may be in use. Raises sqlite3.Error."""
+    with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as rows:
+        found = rows.execute("SELECT step, epoch, state, path FROM checkpoints_checkpoint WHERE job_id = ?", (job,))
+        return found.fetchall()
+
+
 def newest(checkpoints: list[tuple[int, int, str, str]]) -> tuple[int | None, str]:
     """(step, path) of the newest that outlives its nodes and may be resumed from, of (step, epoch, state, path)."""
     kept = [each for each in checkpoints if each[2] in TRUSTED and not each[3].startswith("local:")]

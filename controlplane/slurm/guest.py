@@ -14,7 +14,6 @@ import contextlib
 import os
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -23,18 +22,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import msgspec
-
 from controlplane.cli.config import load
 from controlplane.cli.exits import Exit
-from controlplane.config.guards import private_file
 from controlplane.demo.installation import Installation, InstallationError
 from controlplane.demo.ports import MissingProgram
 from controlplane.policy.facts import TERMINAL_JOB
 from controlplane.protocol.plain import shown
 from controlplane.sdk import Client
 from controlplane.sdk.errors import ApiError, SdkError
-from controlplane.slurm import continuing, own, places, tools
+from controlplane.slurm import continuing, keeping, own, places, tools
 from controlplane.slurm.environment import NoAllocation, read
 from controlplane.slurm.plan import PlanError
 from controlplane.slurm.script import srun
@@ -120,11 +116,13 @@ class Guest:
         else:
             job = self._continue(server, self._before)
         job = self._follow(server, job.id)
-        try:
-            self._await_certificates(server, job.id)
-            self._keep(server, job.id)
-        except (SdkError, OSError) as error:
-            say(f"What is known of the run could not be kept in {self._directory}: {error}")
+        database = None if self._options.server else self._database
+        run = keeping.Run(
+            id=self._here.job, directory=self._directory, checkpoints=self._checkpoints, database=database
+        )
+        keeping.keep_job(job, run, say)
+        self._await_certificates(server, job.id)
+        keeping.keep(server.client, job, run, say)
         return self._judge(job.state, job.committed_step, job.last_checkpoint_step, job.state_reason)
 
     def _judge(self, state: str, committed_step: int, checkpoint_step: int | None, reason: str) -> Exit:
@@ -219,43 +217,12 @@ class Guest:
         """Of a job that recovered or was resumed: its proof may still be computed. Not where the allocation ends."""
         until_s, jobs = time.monotonic() + CERTIFICATES_TIMEOUT_S, server.client.jobs
         while time.monotonic() < until_s and not self._ended() and not self._asked:
-            found = [server.client.incidents.get(each.id) for each in jobs.incidents(job_id)]
-            certificates = [each.certificate for each in (*found, *jobs.get(job_id).attempts)]
-            if not any(each is not None and each.state == "pending" for each in certificates):
-                return
+            with contextlib.suppress(SdkError):
+                found = [server.client.incidents.get(each.id) for each in jobs.incidents(job_id)]
+                certificates = [each.certificate for each in (*found, *jobs.get(job_id).attempts)]
+                if not any(each is not None and each.state == "pending" for each in certificates):
+                    return
             self._pause(server)
-
-    def _keep(self, server: Server, job_id: str) -> None:
-        """What is to be known of the run once its control plane is gone."""
-        job = server.client.jobs.get(job_id)
-        found = [server.client.incidents.get(each.id) for each in server.client.jobs.incidents(job_id)]
-        for each in job.attempts:
-            if each.certificate is not None:
-                say(f"Attempt {each.number} resumed at step {each.resume_step}; certificate {each.certificate.state}.")
-        for name, value in (("job", job), ("incidents", found)):
-            text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-            private_file(self._directory / f"{name}.json", text)
-        if job.state not in TERMINAL_JOB and not self._options.server:
-            self._leave_rows(server, job)
-        for incident in found:
-            state = incident.certificate.state if incident.certificate is not None else "none"
-            say(f"Incident: {shown(incident.title)}; {incident.state}, certificate {state}.")
-
-    def _leave_rows(self, server: Server, job: Any) -> None:
-        """For the next allocation."""
-        rows = [(each.step, each.epoch, each.state, each.path) for each in server.client.jobs.checkpoints(job.id)]
-        step, path = continuing.newest(rows)
-        left = continuing.Left(
-            job=job.id, name=job.name, committed_step=job.committed_step, step=step, path=path,
-            checkpoints=str(self._checkpoints),
-        )  # fmt: skip
-        try:
-            continuing.leave(self._database, self._directory, left)
-        except (OSError, sqlite3.Error) as error:
-            say(f"Its rows could not be kept, so that no other allocation can continue it: {error}")
-            return
-        if step is not None:
-            say(f"To continue it: the same `holdfast slurm submit` with --continue {self._here.job}.")
 
     @property
     def _database(self) -> Path:
