@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -42,7 +42,7 @@ CERTIFICATES_TIMEOUT_S = 300.0
 SETTLES_S = 10.0
 WAITS = frozenset({"pending", "preempted"})
 LEAVE_S = 20.0
-POLL_S, TICK_S = 1.0, 0.1
+POLL_S = 1.0
 ENDS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
@@ -51,12 +51,11 @@ class GuestError(RuntimeError):
 
 
 class Server:
-    """The control plane: `agents_url` for agents, `client` for us, and what keeps it running."""
+    """The control plane: `agents_url` for agents, `client` for us."""
 
     def __init__(self, client: Client, agents_url: str, *, token: Path, ca: Path | None, suffix: str) -> None:
         self.client, self.agents_url = client, agents_url
         self.token_file, self.ca_file, self.suffix = token, ca, suffix
-        self.tick: Callable[[], None] = lambda: None
 
 
 class Guest:
@@ -87,7 +86,7 @@ class Guest:
                 try:
                     return self._train(server)
                 finally:
-                    self._leave(server)
+                    self._leave()
         except PlanError as error:
             say(f"It could not continue: {error}. Fix: {error.fix}")
             return Exit.UNAVAILABLE
@@ -180,7 +179,7 @@ class Guest:
                     f"{count} nodes are here after {waited_s:.0f} s and the job needs {wanted}; see the others'"
                     f" logs in {self._directory}/logs"
                 )
-            self._pause(server)
+            time.sleep(POLL_S)
 
     def _follow(self, server: Server, job_id: str) -> Any:
         """Until the job has ended, or no agent is left and what they said has been written."""
@@ -200,7 +199,7 @@ class Guest:
                 return job
             if left_s is None and self._ended():
                 left_s = time.monotonic()
-            self._pause(server)
+            time.sleep(POLL_S)
 
     def _has_yielded(self, server: Server, job_id: str) -> bool:
         """Where all nodes are taken back none is left to move to: the whole job saves at once, not as late as is safe.
@@ -222,7 +221,7 @@ class Guest:
                 certificates = [each.certificate for each in (*found, *jobs.get(job_id).attempts)]
                 if not any(each is not None and each.state == "pending" for each in certificates):
                     return
-            self._pause(server)
+            time.sleep(POLL_S)
 
     @property
     def _database(self) -> Path:
@@ -233,22 +232,16 @@ class Guest:
         """Of the first of the runs that continue each other: rows name it."""
         return Path(self._before.checkpoints) if self._before is not None else self._directory / "checkpoints"
 
-    def _leave(self, server: Server) -> None:
+    def _leave(self) -> None:
         """The agents end by the signal that ends an allocation, then the step, by force if it must be."""
-        if self._agents is None:
+        if self._agents is None or self._ended():
             return
-        until_s = time.monotonic() + self._options.grace_s + LEAVE_S
-        if not self._ended():
-            tools.ask("scancel", "--signal=TERM", self._here.job)
-        while not self._ended() and time.monotonic() < until_s:
-            server.tick()
-            time.sleep(TICK_S)
-        if not self._ended():
+        tools.ask("scancel", "--signal=TERM", self._here.job)
+        if not self._gone_in(self._options.grace_s + LEAVE_S):
             say("The agents do not end; their step is killed.")
             tools.ask("scancel", "--signal=KILL", self._here.job)
             self._agents.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._agents.wait(LEAVE_S)
+            self._gone_in(LEAVE_S)
 
     @contextlib.contextmanager
     def _server(self) -> Iterator[Server]:
@@ -268,6 +261,7 @@ class Guest:
             ends.callback(self._close, installation)
             say("Starting the control plane of this allocation ...")
             installation.start()
+            ends.enter_context(own.supervised(installation.supervisor, say))
             admin, words = own.credentials(installation, self._directory, uses=options.nodes + options.spares)
             for line in words:
                 say(line)
@@ -280,9 +274,7 @@ class Guest:
                     own.adopt(installation, self._before.job, self._directory / "job.yaml")
                 # The rows have nodes of these names already, which had other keys.
                 suffix = f".{self._here.job}" if self._before is not None else ""
-                server = Server(client, url, token=token, ca=ca, suffix=suffix)
-                server.tick = installation.supervisor.tick
-                yield server
+                yield Server(client, url, token=token, ca=ca, suffix=suffix)
 
     def _close(self, installation: Installation) -> None:
         installation.supervisor.stop_all()
@@ -290,14 +282,14 @@ class Guest:
             shutil.copytree(installation.config.logs, self._directory / "logs" / "server", dirs_exist_ok=True)
         (self._directory / "join-token").unlink(missing_ok=True)
 
+    def _gone_in(self, limit_s: float) -> bool:
+        assert self._agents is not None, "they were started"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._agents.wait(limit_s)
+        return self._ended()
+
     def _ended(self) -> bool:
         return self._agents is not None and self._agents.poll() is not None
-
-    def _pause(self, server: Server) -> None:
-        until_s = time.monotonic() + POLL_S
-        while time.monotonic() < until_s:
-            server.tick()
-            time.sleep(TICK_S)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if not self._asked:
