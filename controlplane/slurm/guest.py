@@ -233,15 +233,18 @@ class Guest:
         return Path(self._before.checkpoints) if self._before is not None else self._directory / "checkpoints"
 
     def _leave(self) -> None:
-        """The agents end by the signal that ends an allocation, then the step, by force if it must be."""
+        """The agents end by the signal that ends an allocation, then the step, by force if it must be: on SIGTERM
+        `srun` kills all tasks. What survives that ends with the batch job. `scancel --signal=KILL` would end this
+        process first, as it reaches the batch script too."""
         if self._agents is None or self._ended():
             return
         tools.ask("scancel", "--signal=TERM", self._here.job)
         if not self._gone_in(self._options.grace_s + LEAVE_S):
             say("The agents do not end; their step is killed.")
-            tools.ask("scancel", "--signal=KILL", self._here.job)
             self._agents.terminate()
-            self._gone_in(LEAVE_S)
+            if not self._gone_in(LEAVE_S):
+                self._agents.kill()
+                self._agents.wait()
 
     @contextlib.contextmanager
     def _server(self) -> Iterator[Server]:
