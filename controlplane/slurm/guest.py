@@ -17,11 +17,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
+from controlplane.api.shapes import rows_of
 from controlplane.cli.config import load
 from controlplane.cli.exits import Exit
 from controlplane.demo.installation import Installation, InstallationError
@@ -29,7 +32,14 @@ from controlplane.demo.ports import MissingProgram
 from controlplane.policy.facts import TERMINAL_JOB
 from controlplane.protocol.plain import shown
 from controlplane.sdk import Client
-from controlplane.sdk.errors import ApiError, SdkError
+from controlplane.sdk.errors import (
+    ConflictError,
+    NotFoundError,
+    SdkError,
+    ServerError,
+    ThrottledError,
+    UnavailableError,
+)
 from controlplane.slurm import continuing, keeping, own, places, tools
 from controlplane.slurm.environment import NoAllocation, read
 from controlplane.slurm.plan import PlanError
@@ -43,7 +53,10 @@ SETTLES_S = 10.0
 WAITS = frozenset({"pending", "preempted"})
 LEAVE_S = 20.0
 POLL_S = 1.0
+PATIENCE_S = 60.0
+"""What a control plane may take that is started again."""
 ENDS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+Answer = TypeVar("Answer")
 
 
 class GuestError(RuntimeError):
@@ -109,12 +122,9 @@ class Guest:
     def _train(self, server: Server) -> int:
         self._start_agents(server)
         self._await_nodes(server)
-        if self._before is None:
-            job = server.client.jobs.submit((self._directory / "job.yaml").read_bytes())
-            say(f"Submitted {job.name} ({job.id}).")
-        else:
-            job = self._continue(server, self._before)
-        job = self._follow(server, job.id)
+        job = self._follow(
+            server, self._submit(server) if self._before is None else self._continue(server, self._before)
+        )
         database = None if self._options.server else self._database
         run = keeping.Run(
             id=self._here.job, directory=self._directory, checkpoints=self._checkpoints, database=database
@@ -129,18 +139,41 @@ class Guest:
         say(sentence)
         return code
 
+    def _submit(self, server: Server) -> Any:
+        spec, key = (self._directory / "job.yaml").read_bytes(), str(uuid.uuid4())
+        made = self._insist(lambda: server.client.jobs.submit(spec, key=key))
+        say(f"Submitted {made.name} ({made.id}).")
+        return self._insist(lambda: server.client.jobs.get(made.id))
+
     def _continue(self, server: Server, left: continuing.Left) -> Any:
         """The job of the run before gets its turn back; its nodes, which are gone, leave the list."""
-        for node in server.client.nodes.list():
-            if not node.name.endswith(server.suffix):
-                with contextlib.suppress(ApiError):  # Ranks were placed there when its rows were copied.
-                    server.client.nodes.remove(node.id, "its allocation has ended")
-        job = server.client.jobs.get(left.job)
+        for row in self._nodes(server, "id,name"):
+            if not row["name"].endswith(server.suffix):
+                # Ranks were placed there when its rows were copied.
+                with contextlib.suppress(ConflictError, NotFoundError):
+                    self._insist(partial(server.client.nodes.remove, row["id"], "its allocation has ended"))
+        job = self._insist(lambda: server.client.jobs.get(left.job))
         at = "begins at step 0" if left.step is None else f"resumes at step {left.step}, where it was saved"
         say(f"Continues run {self._options.continues}: {job.name} ({job.id}) {at}.")
-        with contextlib.suppress(ApiError):  # It is in the queue: it continues by itself.
-            server.client.jobs.resume(job.id, f"it continues in allocation {self._here.job}")
+        with contextlib.suppress(ConflictError):  # It is in the queue: it continues by itself.
+            self._insist(lambda: server.client.jobs.resume(job.id, f"it continues in allocation {self._here.job}"))
         return job
+
+    def _nodes(self, server: Server, fields: str, q: str = "") -> list[dict[str, Any]]:
+        """Those with `q` in their names, in one answer however many there are."""
+        return list(rows_of(self._insist(lambda: server.client.nodes.columns(fields=fields, q=q)).columns))
+
+    def _insist(self, call: Callable[[], Answer]) -> Answer:
+        """Its answer, though the server may be away for a while. Raises SdkError: it refuses, or stays away, or the
+        allocation ends meanwhile."""
+        until_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return call()
+            except (UnavailableError, ServerError, ThrottledError):
+                if time.monotonic() > until_s or self._ended() or self._asked:
+                    raise
+            time.sleep(POLL_S)
 
     def _start_agents(self, server: Server) -> None:
         options = self._options
@@ -163,11 +196,10 @@ class Guest:
         options, began_s, count = self._options, time.monotonic(), -1
         wanted, total = options.nodes, options.nodes + options.spares
         while True:
-            found = [
-                node for node in server.client.nodes.list() if node.connected and node.name.endswith(server.suffix)
-            ]
-            if len(found) != count:
-                count = len(found)
+            rows = self._nodes(server, "name,connected", server.suffix)
+            here = sum(row["connected"] and row["name"].endswith(server.suffix) for row in rows)
+            if here != count:
+                count = here
                 say(f"{count} of {total} nodes are here.")
             waited_s = time.monotonic() - began_s
             if count >= total or (count >= wanted and waited_s > SPARES_TIMEOUT_S):
@@ -181,21 +213,19 @@ class Guest:
                 )
             time.sleep(POLL_S)
 
-    def _follow(self, server: Server, job_id: str) -> Any:
-        """Until the job has ended, or no agent is left and what they said has been written."""
-        job, last, left_s, yields = None, "", None, False
+    def _follow(self, server: Server, job: Any) -> Any:
+        """The job once it has ended, or no agent is left and what they said has been written."""
+        last, left_s, yields = "", None, False
         while True:
             with contextlib.suppress(SdkError):
-                job = server.client.jobs.get(job_id)
-                yields = yields or self._has_yielded(server, job_id)
+                job = server.client.jobs.get(job.id)
                 if job.state != last:
                     last = job.state
                     say(f"{job.name}: {job.state} at step {job.committed_step}. {shown(job.state_reason)}".rstrip())
-            if job is not None and job.state in TERMINAL_JOB:
+                yields = yields or self._has_yielded(server, job.id)
+            if job.state in TERMINAL_JOB:
                 return job
-            if left_s is not None and (time.monotonic() - left_s > SETTLES_S or (job and job.state in WAITS)):
-                if job is None:
-                    raise GuestError("the server did not answer since the job was submitted")
+            if left_s is not None and (time.monotonic() - left_s > SETTLES_S or job.state in WAITS):
                 return job
             if left_s is None and self._ended():
                 left_s = time.monotonic()
@@ -203,14 +233,23 @@ class Guest:
 
     def _has_yielded(self, server: Server, job_id: str) -> bool:
         """Where all nodes are taken back none is left to move to: the whole job saves at once, not as late as is safe.
-        Of a standing server it is not asked, as the job would wait there for a person to resume it."""
-        nodes = [node for node in server.client.nodes.list() if node.connected]
-        if self._options.server or not (self._asked or (nodes and all(node.known_end for node in nodes))):
+        Of a standing server it is not asked, as the job would wait there for a person to resume it. Raises SdkError:
+        it was not asked, and is to be."""
+        if self._options.server or not (self._asked or self._are_taken_back(server)):
             return False
-        say("All nodes are taken back: the job is asked to save and to yield them.")
-        with contextlib.suppress(ApiError):  # It has no ranks yet, or no longer.
+        with contextlib.suppress(ConflictError):  # It has no ranks yet, or no longer.
             server.client.jobs.preempt(job_id, "Slurm takes the allocation back")
+            say("All nodes are taken back: the job is asked to save and to yield them.")
         return True
+
+    def _are_taken_back(self, server: Server) -> bool:
+        """All nodes; this one is asked first, as it mostly says that they are not."""
+        with contextlib.suppress(NotFoundError):
+            mine = server.client.nodes.get(self._here.node + server.suffix)
+            if mine.connected and mine.known_end is None:
+                return False
+        nodes = [node for node in server.client.nodes.list() if node.connected]
+        return bool(nodes) and all(node.known_end for node in nodes)
 
     def _await_certificates(self, server: Server, job_id: str) -> None:
         """Of a job that recovered or was resumed: its proof may still be computed. Not where the allocation ends."""

@@ -1,13 +1,9 @@
 """What is kept of a run while its server answers no more: the job as it was seen last, and the rows."""
 
-import http.server
 import json
 import sqlite3
-import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -17,57 +13,9 @@ from controlplane.checkpoints.models import Checkpoint
 from controlplane.jobs.models import Job
 from controlplane.protocol import rest
 from controlplane.runtime.clock import now
-from controlplane.sdk import Client
 from controlplane.slurm import continuing, keeping
 from controlplane.slurm.continuing import Left
-
-LAST: dict[str, Any] = dict.fromkeys(
-    (
-        "step_time_s", "loss", "eta_s", "last_checkpoint_step", "checkpoint_age_s", "work_at_risk_s", "ettr", "layout",
-        "undisturbed_step_s", "productivity", "open_incident_id", "finished_at",
-    )
-)  # fmt: skip
-LAST |= dict.fromkeys(("restarts", "preemptions", "evictions", "replicas_active", "replicas_total", "as_of_seq"), 0)
-LAST |= dict.fromkeys(("state_reason", "state_since", "created_at", "why"), "")
-LAST |= {
-    "id": "job_1", "name": "first", "project": "default", "owner": "ada", "state": "running", "priority": 500,
-    "epoch": 2, "committed_step": 42, "total_steps": 90, "progress": 0.5, "attempt": 1, "spec": {}, "attempts": [],
-    "spares": [],
-}  # fmt: skip
-
-
-class Server:
-    """An API: `answers` by path; what is not there is a 500."""
-
-    def __init__(self) -> None:
-        self.answers: dict[str, Any] = {}
-        server = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                found = server.answers.get(self.path.removeprefix("/api/v1").partition("?")[0])
-                self.send_response(500 if found is None else 200)
-                self.end_headers()
-                self.wfile.write(json.dumps(found).encode())
-
-            def log_message(self, *_: object) -> None:
-                """Nothing."""
-
-        self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self._http.serve_forever, daemon=True).start()
-        self.client = Client(f"http://127.0.0.1:{self._http.server_address[1]}")
-
-    def stop(self) -> None:
-        self.client.close()
-        self._http.shutdown()
-        self._http.server_close()
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server()
-    yield made
-    made.stop()
+from tests.unit.slurm.conftest import JOB, Server
 
 
 @pytest.fixture
@@ -89,7 +37,7 @@ def run(tmp_path: Path, transactional_db: None) -> keeping.Run:
 def kept(run: keeping.Run, server: Server) -> tuple[list[str], str]:
     """(names of the files, what was said)."""
     said: list[str] = []
-    keeping.keep(server.client, msgspec.convert(LAST, rest.JobDetail), run, said.append)
+    keeping.keep(server.client, msgspec.convert(JOB, rest.JobDetail), run, said.append)
     return sorted(path.name for path in run.directory.iterdir()), "\n".join(said)
 
 
@@ -108,15 +56,15 @@ def test_a_server_that_answers_no_more_takes_neither_the_job_nor_its_rows_along(
 
 
 def test_incidents_that_cannot_be_read_keep_no_newer_state_of_the_job_out(run: keeping.Run, server: Server) -> None:
-    server.answers["/jobs/job_1"] = LAST | {"state": "preempted", "committed_step": 44}
+    server.answers["GET /jobs/job_1"] = JOB | {"state": "preempted", "committed_step": 44}
     assert kept(run, server)[0] == ["continue.json", "job.json", "rows.sqlite3"]
     assert json.loads((run.directory / "job.json").read_text())["state"] == "preempted"
 
 
 def test_of_a_job_that_has_ended_or_a_server_that_stands_no_rows_are_left(run: keeping.Run, server: Server) -> None:
-    server.answers["/jobs/job_1/incidents"] = {"items": []}
+    server.answers["GET /jobs/job_1/incidents"] = {"items": []}
     assert kept(replace(run, database=None), server)[0] == ["incidents.json", "job.json"]
-    server.answers["/jobs/job_1"] = LAST | {"state": "succeeded"}
+    server.answers["GET /jobs/job_1"] = JOB | {"state": "succeeded"}
     files, said = kept(run, server)
     assert files == ["incidents.json", "job.json"] and said == ""
 
