@@ -10,6 +10,7 @@ import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import takewhile
 from pathlib import Path
 
 from agents.core import limits
@@ -33,6 +34,8 @@ NOTICES = ("none", "file", "ec2", "gce")
 NODE, ALLOCATION = "node", "allocation"
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS")
 _MAX_VISIBLE_CHARS = 4096
+_NO_DEVICE = frozenset({"-1", "NoDevFiles"})
+"""What CUDA and Slurm write for none; CUDA sees no device behind it in the list either."""
 _SECRET_FIELDS = frozenset({"join_token"})
 
 
@@ -235,13 +238,13 @@ def _check_notices(options: argparse.Namespace) -> None:
 
 
 def _inherited(environment: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Devices by the first variable that names some; the scheduler sets it for the tasks that it starts. One that is
-    empty names none; None: neither is set. Raises ConfigError for what are no devices."""
+    """Devices by the first variable that is set; the scheduler sets it for the tasks that it starts. One that is
+    empty or begins with `_NO_DEVICE` names none; None: neither is set. Raises ConfigError for what are no devices."""
     for name in _VISIBLE:
         text = environment.get(name)
         if text is None:
             continue
-        names = _listed(text)
+        names = tuple(takewhile(lambda name: name not in _NO_DEVICE, _listed(text)))
         if len(text) > _MAX_VISIBLE_CHARS or not all(map(_DEVICE.match, names)) or len({*names}) < len(names):
             raise ConfigError(f"{name} must list indices or UUIDs of devices, each once, not {text[:80]!r}")
         return names
