@@ -140,6 +140,12 @@ def find(directory: Path, run: str, spec: bytes, *, chained: bool = False, by: s
     return left
 
 
+def ended_itself(directory: Path, run: str) -> bool:
+    """It has kept how its job stood when its time was over. Rows are no sign of that: a run that continues another
+    has them from its first moment."""
+    return (directory / run / JOB).is_file()
+
+
 def take(directory: Path, run: str, *, by: str, database: Path) -> None:
     """The rows of `run` become those of allocation `by`: in its folder, so that it can be continued in turn whatever
     happens, then for its control plane, which starts on `database`. Raises PlanError (another was first), OSError."""
