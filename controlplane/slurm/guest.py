@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 from controlplane.api.shapes import rows_of
 from controlplane.cli.config import load
-from controlplane.cli.exits import Exit
+from controlplane.cli.exits import CliError, Exit
 from controlplane.demo.installation import Installation, InstallationError
 from controlplane.demo.ports import MissingProgram
 from controlplane.policy.facts import TERMINAL_JOB
@@ -61,6 +61,13 @@ Answer = TypeVar("Answer")
 
 class GuestError(RuntimeError):
     """The run cannot begin; the text says why, and what to do."""
+
+
+FAULTS = (
+    GuestError, InstallationError, MissingProgram, places.PlaceError, SdkError, CliError, OSError,
+    subprocess.SubprocessError,
+)  # fmt: skip
+"""What keeps a run from beginning or going on. Anything else is a fault of ours, and its traceback is in the output."""
 
 
 class Server:
@@ -103,7 +110,7 @@ class Guest:
         except PlanError as error:
             say(f"It could not continue: {error}. Fix: {error.fix}")
             return Exit.UNAVAILABLE
-        except (GuestError, InstallationError, MissingProgram, places.PlaceError, SdkError, OSError) as error:
+        except FAULTS as error:
             say(f"It could not run: {error}")
             return Exit.UNAVAILABLE
 

@@ -4,6 +4,7 @@ import argparse
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from controlplane.slurm import guest
 from controlplane.slurm.continuing import Left
 from controlplane.slurm.guest import Guest, GuestError
 from controlplane.slurm.guest import Server as Target
+from tests.house.tree import ROOT
 from tests.unit.slurm.conftest import JOB, NODE, Server
 
 
@@ -65,6 +67,26 @@ def test_agents_that_do_not_end_are_killed_by_srun_and_the_guest_outlives_them(
 
 def target(server: Server, suffix: str = "") -> Target:
     return Target(server.client, "wss://n1:9", token=Path("/t"), ca=None, suffix=suffix)
+
+
+@pytest.mark.parametrize("fault", ["settings that cannot be read", "a command that hangs"])
+def test_what_keeps_a_run_from_beginning_is_no_end_of_its_job(slurm: Path, tmp_path: Path, fault: str) -> None:
+    """1 would be a job that failed."""
+    (tmp_path / "9").mkdir()
+    (tmp_path / "settings").write_text("[[")
+    hangs = "from controlplane.demo import installation as i; i.COMMAND_TIMEOUT_S = 0.01" if "hangs" in fault else ""
+    server = () if hangs else ("--server", "https://h", "--join-token-file", "/t")
+    words = ("--nodes", "2", "--spares", "0", "--devices", "4", "--grace-s", "20", "--directory", str(tmp_path / "9"))
+    program = f"import sys; {hangs}\nfrom controlplane.slurm.guest import main\nsys.exit(main({[*words, *server]!r}))"
+    environment = dict(os.environ) | {
+        "HOLDFAST_CLI_CONFIG": str(tmp_path / "settings"),
+        "SLURM_JOB_ID": str(os.getpid()),
+    }
+    done = subprocess.run(
+        (sys.executable, "-c", program), env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (7, ""), done.stderr
+    assert "It could not run: " in done.stdout
 
 
 GOES = NODE | {
