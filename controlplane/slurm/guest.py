@@ -252,7 +252,7 @@ class Guest:
     def _are_taken_back(self, server: Server) -> bool:
         """All nodes; this one is asked first, as it mostly says that they are not."""
         with contextlib.suppress(NotFoundError):
-            mine = server.client.nodes.get(self._here.node + server.suffix)
+            mine = server.client.nodes.get(self._here.name + server.suffix)
             if mine.connected and mine.known_end is None:
                 return False
         nodes = [node for node in server.client.nodes.list() if node.connected]

@@ -105,7 +105,7 @@ def agent_argv(options: argparse.Namespace, here: Allocation, *, folder: Path, g
     near = ("--segment", here.segment) if here.segment else ()
     return (
         sys.executable, "-m", "agents", "--server", options.server, *pinned,
-        "--join-token-file", options.join_token_file, "--name", here.node + options.suffix,
+        "--join-token-file", options.join_token_file, "--name", here.name + options.suffix,
         "--state-dir", str(folder / "a"),
         "--probe", options.probe, "--devices", str(options.devices), "--metrics-bind", "off",
         "--tenancy", "allocation", "--grace-s", f"{grace_s:g}", *near,

@@ -145,9 +145,8 @@ def test_the_agent_is_one_of_an_allocation_with_its_own_folder(tmp_path: Path) -
         "--state-dir": f"{tmp_path}/a", "--probe": "simulated", "--devices": "2", "--metrics-bind": "off",
         "--tenancy": "allocation", "--grace-s": "12.5", "--segment": "s0.s1",
     }  # fmt: skip
-    assert "--segment" not in agent_argv(
-        options, Allocation(job="7", node="n1", index="0", segment=""), folder=tmp_path, grace_s=1
-    )
+    argv = agent_argv(options, Allocation(job="7", node="GPU_a1", index="0", segment=""), folder=tmp_path, grace_s=1)
+    assert "--segment" not in argv and argv[argv.index("--name") + 1] == "gpu-a1.7", "a name that a server takes"
 
 
 def test_slurms_variables_are_checked() -> None:
