@@ -1,6 +1,6 @@
 """What is kept of a run in its folder once its control plane is gone: the job, then what the next allocation starts
-from, then the incidents. Each by itself: a server that does not answer any more takes none of the others along, and
-rows need no server.
+from, then the incidents. Each by itself: a server that does not answer any more takes none of the others along. Job and
+rows come first and wait for no answer, as little time is left where Slurm takes the nodes back.
 
 Called by `guest`, when its job's time is over.
 """
@@ -36,14 +36,14 @@ class Run:
 
 
 def keep(client: Client, last: Any, run: Run, say: Callable[[str], None]) -> None:
-    """`last`: the job as it was seen last."""
+    """`last`: the job as it was seen last, and is kept already."""
     job = last
-    with _part("The server does not say how the job stands; it was seen last", say):
-        job = client.jobs.get(last.id)
-    keep_job(job, run, say)
     if job.state not in TERMINAL_JOB and run.database is not None:
         with _part("Its rows could not be kept, so that no other allocation can continue it", say):
             _leave_rows(run, run.database, job, say)
+    with _part("The server does not say how the job stands; what is kept is how it was seen last", say):
+        job = client.jobs.get(last.id)
+        keep_job(job, run, say)
     for each in job.attempts:
         if each.certificate is not None:
             say(f"Attempt {each.number} resumed at step {each.resume_step}; certificate {each.certificate.state}.")

@@ -34,10 +34,12 @@ def run(tmp_path: Path, transactional_db: None) -> keeping.Run:
     return keeping.Run(id="7", directory=folder, checkpoints=tmp_path / "c", database=tmp_path / "db.sqlite3")
 
 
-def kept(run: keeping.Run, server: Server) -> tuple[list[str], str]:
-    """(names of the files, what was said)."""
+def kept(run: keeping.Run, server: Server, state: str = "running") -> tuple[list[str], str]:
+    """(names of the files, what was said) of a job that was seen in `state` last."""
     said: list[str] = []
-    keeping.keep(server.client, msgspec.convert(JOB, rest.JobDetail), run, said.append)
+    last = msgspec.convert(JOB | {"state": state}, rest.JobDetail)
+    keeping.keep_job(last, run, said.append)
+    keeping.keep(server.client, last, run, said.append)
     return sorted(path.name for path in run.directory.iterdir()), "\n".join(said)
 
 
@@ -51,8 +53,9 @@ def test_a_server_that_answers_no_more_takes_neither_the_job_nor_its_rows_along(
     assert (left.job, left.step, left.path, left.checkpoints) == ("job_1", 40, "/c/40", str(run.checkpoints))
     with sqlite3.connect(run.directory / "rows.sqlite3") as rows:
         assert rows.execute("SELECT id FROM jobs_job").fetchall() == [("job_1",)]
-    for words in ("--continue 7", "it was seen last: HTTP 500", "incidents.json could not be kept: HTTP 500"):
+    for words in ("--continue 7", "how it was seen last: HTTP 500", "incidents.json could not be kept: HTTP 500"):
         assert words in said
+    assert said.index("--continue 7") < said.index("it was seen last"), "rows wait for no answer"
 
 
 def test_incidents_that_cannot_be_read_keep_no_newer_state_of_the_job_out(run: keeping.Run, server: Server) -> None:
@@ -65,7 +68,7 @@ def test_of_a_job_that_has_ended_or_a_server_that_stands_no_rows_are_left(run: k
     server.answers["GET /jobs/job_1/incidents"] = {"items": []}
     assert kept(replace(run, database=None), server)[0] == ["incidents.json", "job.json"]
     server.answers["GET /jobs/job_1"] = JOB | {"state": "succeeded"}
-    files, said = kept(run, server)
+    files, said = kept(run, server, "succeeded")
     assert files == ["incidents.json", "job.json"] and said == ""
 
 
