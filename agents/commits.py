@@ -41,7 +41,7 @@ class Committer:
             try:
                 if any(commit.durable for commit in commits):
                     await asyncio.to_thread(self._journal.sync)
-            except JournalError as raised:
+            except (JournalError, RuntimeError) as raised:  # The latter: no thread can be had for it now.
                 error = str(raised)
             finally:
                 self.busy = False

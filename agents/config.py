@@ -10,6 +10,7 @@ import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import takewhile
 from pathlib import Path
 
 from agents.core import limits
@@ -21,18 +22,20 @@ from agents.ranks.users import separates
 from controlplane.protocol.bounds import MAX_NOTICE_S
 
 PREFIX = "HOLDFAST_AGENT_"
-_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$")
-_LINK = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.:@-]{0,31}$")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}")
+_LINK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,31}")
 _MAX_JOBS_DIR_BYTES = 107 - LONGEST
-_SEGMENT = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,62}$")
-_METADATA = re.compile(r"^http://[A-Za-z0-9][A-Za-z0-9.-]{0,253}(:[0-9]{1,5})?$")
+_SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,62}")
+_METADATA = re.compile(r"http://[A-Za-z0-9][A-Za-z0-9.-]{0,253}(:[0-9]{1,5})?")
 _MAX_MEMORY_WAIT_S = 120.0
 MIN_GRACE_S = 1.0
-_DEVICE = re.compile(r"^([0-9]{1,4}|(GPU|MIG)-[A-Za-z0-9/-]{1,80})$")
+_DEVICE = re.compile(r"([0-9]{1,4}|(GPU|MIG)-[A-Za-z0-9/-]{1,80})")
 NOTICES = ("none", "file", "ec2", "gce")
 NODE, ALLOCATION = "node", "allocation"
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS")
 _MAX_VISIBLE_CHARS = 4096
+_NO_DEVICE = frozenset({"-1", "NoDevFiles"})
+"""What CUDA and Slurm write for none; CUDA sees no device behind it in the list either."""
 _SECRET_FIELDS = frozenset({"join_token"})
 
 
@@ -158,18 +161,18 @@ def _checked(options: argparse.Namespace, environment: Mapping[str, str]) -> Con
         key=_path(options.tls_key),
     )
     server.check(insecure_dev=options.insecure_dev)
-    if not _NAME.match(options.name):
+    if not _NAME.fullmatch(options.name):
         raise ConfigError(f"--name must be a host name, not {options.name!r}")
     if not 0 <= options.devices <= 64:
         raise ConfigError(f"--devices must be 0..64, not {options.devices}")
     if min(options.min_driver, options.min_free_mib, options.min_nvlinks or 0) < 0:
         raise ConfigError("--min-driver, --min-free-mib and --min-nvlinks are 0 or more; 0 asks for nothing")
     _check_memory(options)
-    if options.segment and not _SEGMENT.match(options.segment):
+    if options.segment and not _SEGMENT.fullmatch(options.segment):
         raise ConfigError(f"--segment must be up to 63 letters, digits and _.:-, not {options.segment!r}")
     if not all(os.path.isabs(path) for path in _listed(options.check_paths)):
         raise ConfigError(f"--check-paths must be absolute paths, not {options.check_paths!r}")
-    if not all(_LINK.match(link) for link in _listed(options.check_links)):
+    if not all(_LINK.fullmatch(link) for link in _listed(options.check_links)):
         raise ConfigError(f"--check-links must be names of interfaces, not {options.check_links!r}")
     _check_notices(options)
     state_dir = Path(options.state_dir).absolute()
@@ -230,19 +233,19 @@ def _check_notices(options: argparse.Namespace) -> None:
         raise ConfigError(f"--notice-file must be absolute, not {options.notice_file!r}")
     if options.notice_url and options.notices not in ("ec2", "gce"):
         raise ConfigError("--notice-url belongs to --notices ec2 or gce")
-    if options.notice_url and not _METADATA.match(options.notice_url.rstrip("/")):
+    if options.notice_url and not _METADATA.fullmatch(options.notice_url.rstrip("/")):
         raise ConfigError(f"--notice-url must be http://HOST[:PORT], not {options.notice_url!r}")
 
 
 def _inherited(environment: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Devices by the first variable that names some; the scheduler sets it for the tasks that it starts. One that is
-    empty names none; None: neither is set. Raises ConfigError for what are no devices."""
+    """Devices by the first variable that is set; the scheduler sets it for the tasks that it starts. One that is
+    empty or begins with `_NO_DEVICE` names none; None: neither is set. Raises ConfigError for what are no devices."""
     for name in _VISIBLE:
         text = environment.get(name)
         if text is None:
             continue
-        names = _listed(text)
-        if len(text) > _MAX_VISIBLE_CHARS or not all(map(_DEVICE.match, names)) or len({*names}) < len(names):
+        names = tuple(takewhile(lambda name: name not in _NO_DEVICE, _listed(text)))
+        if len(text) > _MAX_VISIBLE_CHARS or not all(map(_DEVICE.fullmatch, names)) or len({*names}) < len(names):
             raise ConfigError(f"{name} must list indices or UUIDs of devices, each once, not {text[:80]!r}")
         return names
     return None
@@ -274,5 +277,5 @@ def _read_token(path: str) -> str:
     except FileNotFoundError:
         # Normal on every start but the first: the token may be removed once it was used.
         return ""
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--join-token-file: {error}") from error

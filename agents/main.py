@@ -22,6 +22,7 @@ from agents.core.policy import NodeRules
 from agents.core.restore import restore, snapshot
 from agents.core.state import State
 from agents.errors import ConfigError, EnrolmentError
+from agents.for_ever import for_ever
 from agents.link.client import Link
 from agents.link.enrol import Facts, load_credential
 from agents.link.identity import NodeIdentity
@@ -92,7 +93,8 @@ async def _run(config: Config, rules: NodeRules) -> int:
         asyncio.to_thread(exporter.start, config.metrics_bind, lambda: agent.state, agent.device_series)
     )
     source = source_of(config)
-    watching = [asyncio.create_task(Watch(source, agent.dispatch, note).watch_for_ever())] if source else []
+    watch = Watch(source, agent.dispatch, note).watch_for_ever if source else None
+    watching = [asyncio.create_task(for_ever(watch))] if watch else []
     online = asyncio.create_task(_online(config, agent))
     stopping, leaving = asyncio.create_task(stop.wait()), asyncio.create_task(agent.left.wait())
     code = 0

@@ -25,6 +25,7 @@ from agents.core.step import next_deadline_s, resume, step
 from agents.device_series import DeviceSeries
 from agents.errors import ConfigError, JournalError, ProbeError
 from agents.examine import Examiner
+from agents.for_ever import for_ever
 from agents.link.client import Link
 from agents.link.identity import NodeIdentity
 from agents.link.journal import Journal
@@ -136,10 +137,13 @@ class Agent:
                 self.dispatch(self.starter.find_unborn(rank.ref))
         self.state, effects = resume(self.state, time.monotonic())
         self._perform_all(effects)
-        self._spawn_task(self._committer.run())
-        self._spawn_task(self._beat_for_ever())
-        self._spawn_task(self.scanner.scan_for_ever())
-        self._spawn_task(self.examiner.examine_for_ever())
+        for work in (
+            self._committer.run,
+            self._beat_for_ever,
+            self.scanner.scan_for_ever,
+            self.examiner.examine_for_ever,
+        ):
+            self._spawn_task(for_ever(work))
         self._arm()
 
     async def stop(self) -> None:
@@ -356,17 +360,10 @@ class Agent:
         code, number, known = end
         self.dispatch(
             ev.RankProcessGone(
-                now_s=time.monotonic(),
-                ref=ref,
-                pid=pid,
-                exit_code=code,
-                signal=number,
-                known=known,
-                log_tail=tail(self.logs.rank(ref)),
-                cause=hint.cause,
-                hint=hint.words,
+                now_s=time.monotonic(), ref=ref, pid=pid, exit_code=code, signal=number, known=known,
+                log_tail=tail(self.logs.rank(ref)), cause=hint.cause, hint=hint.words,
             )
-        )
+        )  # fmt: skip
 
     async def _take_stacks(self, effect: fx.TakeStacks) -> None:
         debug_servers = self.starter.debug_servers(effect.ref.job_id)

@@ -10,6 +10,7 @@ At most one frame is under way, so a slow server makes frames fewer, not older.
 import asyncio
 import random
 import time
+import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
@@ -117,6 +118,8 @@ class Link:
                     at_least_s = backoff.CAP_S
             except (OSError, TimeoutError, ConnectionClosed, InvalidHandshake, ProtocolError) as error:
                 self._note("link lost", error=f"{type(error).__name__}: {error}")
+            except Exception:
+                self._note("internal error", on="link", trace=traceback.format_exc(limit=8))
             finally:
                 self._socket = None
                 self._dispatch(LinkDown(now_s=time.monotonic()))

@@ -45,7 +45,10 @@ class FileNotices:
         left_s = said["leaves_in_s"]
         if isinstance(left_s, bool) or not isinstance(left_s, int | float) or not 0.0 <= left_s < float("inf"):
             raise NoticeError(f"leaves_in_s in {self._path} is no number of seconds")
-        return Notice(at_unix_s=written_s + float(left_s), reason=reason)
+        try:
+            return Notice(at_unix_s=written_s + float(left_s), reason=reason)
+        except OverflowError as error:
+            raise NoticeError(f"leaves_in_s in {self._path} is no number of seconds") from error
 
     def _text(self) -> tuple[str, float] | None:
         """(what stands there, when it was written); None: there is no file."""

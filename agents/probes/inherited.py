@@ -1,7 +1,8 @@
 """Of the devices that the driver lists, those that an outer scheduler gave to this agent.
 
 The others are somebody else's: they are neither reported nor read nor used, and never reset. What is named and not
-there is simply no device. An index is the driver's own; a UUID may be cut, as CUDA takes it.
+there is simply no device. An index is the driver's own; a UUID may be cut as long as it is one device's alone, as CUDA
+takes it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,13 +15,15 @@ from controlplane.protocol.samples import DeviceInfo, DeviceSample, XidEvent
 
 
 def chosen(devices: Iterable[DeviceInfo], names: Sequence[str]) -> frozenset[int]:
-    """Indices of those that are named, by index or by the beginning of the UUID."""
-    return frozenset(
-        device.index
-        for device in devices
-        for name in names
-        if (int(name) == device.index if name.isdecimal() else device.uuid.startswith(name))
-    )
+    """Indices of those that are named, by index or by the beginning of the UUID. One that begins several names none:
+    the others might be somebody else's."""
+    there = tuple(devices)
+    found = ([device.index for device in there if _is(device, name)] for name in names)
+    return frozenset(indices[0] for indices in found if len(indices) == 1)
+
+
+def _is(device: DeviceInfo, name: str) -> bool:
+    return int(name) == device.index if name.isdecimal() else device.uuid.startswith(name)
 
 
 class InheritedSampler:

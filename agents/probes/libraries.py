@@ -10,10 +10,12 @@ known: `core.health` judges what is known.
 import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -29,6 +31,8 @@ Libraries = tuple[tuple[str, str], ...]
 NAMES = (("torch", ("torch",)), ("nccl", ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")))
 ANSWER_S = 5.0
 _MAX_REMEMBERED = 64
+_MAX_ANSWER_BYTES = 256 * 1024
+_REAP_S = 2.0
 _QUESTION = """
 import json, os, sys
 from importlib import metadata
@@ -102,20 +106,36 @@ def _ask(path: str, environment: Mapping[str, str], standing: Standing, answer_s
             stderr=subprocess.DEVNULL,
             cwd="/",
         )
-        try:
-            said, _ = process.communicate(timeout=answer_s)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            return None
+        said = _said(process, time.monotonic() + answer_s)
         # Whatever a site's own start-up prints comes before.
         versions, places = json.loads(said.splitlines()[-1])
         libraries = tuple((library, _first(versions, names)) for library, names in NAMES)
         stamps = tuple((place, _stamp(place)) for place in (path, *places))
-    except (OSError, ValueError, TypeError, LookupError, LaunchError):
+    except (OSError, ValueError, TypeError, LookupError, RecursionError, LaunchError):
         return None
     return _Answer(libraries, stamps)
+
+
+def _said(process: "subprocess.Popen[bytes]", until_s: float) -> bytes:
+    """All that it says. It is a program of the job's: it gets no more memory and no more time than an answer needs, and
+    its group ends with it. Raises ValueError where that was not enough."""
+    assert process.stdout is not None, "opened with a pipe"
+    said = b""
+    try:
+        with process.stdout as pipe:
+            while len(said) <= _MAX_ANSWER_BYTES and (left_s := until_s - time.monotonic()) > 0:
+                if not select.select([pipe], [], [], left_s)[0]:
+                    break
+                part = os.read(pipe.fileno(), _MAX_ANSWER_BYTES)
+                if not part:
+                    return said
+                said += part
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_REAP_S)
+    raise ValueError("no answer in time, or none that ends")
 
 
 def _first(versions: Mapping[str, str], names: tuple[str, ...]) -> str:

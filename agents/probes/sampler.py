@@ -126,6 +126,8 @@ class ProcessSampler:
         self._on_xid = on_xid
         self._note = note
         self._child: asyncio.subprocess.Process | None = None
+        self._killed: asyncio.subprocess.Process | None = None
+        self._launched_s = 0.0
         self._reader: asyncio.Task[None] | None = None
         self._known: asyncio.Event = asyncio.Event()
         self._asked_s: float | None = None
@@ -162,9 +164,11 @@ class ProcessSampler:
             self._kill("no answer at start")
 
     def ask(self, now_s: float, busy: frozenset[int]) -> None:
-        """One question at a time; a late answer costs the child its life."""
+        """One question at a time; a late answer costs the child its life. One that hangs in the driver outlives even
+        that: no other hangs beside it."""
         if self._child is None:
-            if now_s >= self._restart_at_s and not self._starting:
+            gone = self._killed is None or self._killed.returncode is not None
+            if gone and now_s >= self._restart_at_s and not self._starting:
                 task = asyncio.get_running_loop().create_task(self._launch())
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
@@ -174,6 +178,8 @@ class ProcessSampler:
                 self._kill("no answer in time")
             return
         if not self._known.is_set():
+            if now_s - self._launched_s > _START_DEADLINE_S:
+                self._kill("no answer at start")
             return
         assert self._child.stdin is not None, "opened with a pipe"
         self._asked_s = now_s
@@ -209,7 +215,7 @@ class ProcessSampler:
     async def _launch(self) -> None:
         self._starting = True
         self._known.clear()
-        self._asked_s = None
+        self._asked_s, self._launched_s = None, time.monotonic()
         try:
             self._child = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -247,7 +253,7 @@ class ProcessSampler:
             self._note("probe", error=line.error)
         if line.devices:
             self._devices = line.devices
-            self._known.set()
+        self._known.set()
         for xid in line.xids:
             self._on_xid(xid)
         if line.reported_up_to is not None:
@@ -263,6 +269,7 @@ class ProcessSampler:
         self._asked_s = None
         self._nvlinks = ()
         if child is not None and child.returncode is None:
+            self._killed = child
             # It may have ended by itself a moment ago.
             with suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGKILL)

@@ -196,6 +196,9 @@ def start(
             start_new_session=True,
             pass_fds=(order, theirs),
         )
+    except BaseException:
+        os.close(ours)
+        raise
     finally:
         os.close(order)
         os.close(theirs)

@@ -9,7 +9,9 @@ the runtime; the state directory with the credential is another one.
 
 import hashlib
 import os
+import re
 import shutil
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,8 @@ from agents.ranks.users import RunAs
 
 LOGS = "logs"
 LONGEST = len("/0123456789ab/host/host.sock")
+_OURS = re.compile(r"[0-9a-f]{12}")
+_SHARED = stat.S_ISVTX | stat.S_IWOTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +68,11 @@ class Places:
         self.logs = root / LOGS
 
     def open(self) -> None:
-        """Make the directory that holds them: everybody may pass, nobody but the agent may list.
-        Raises OSError."""
+        """Make the directory that holds them: everybody may pass, nobody but the agent may list. One that
+        everybody shares, as /tmp, is not taken for it. Raises OSError."""
         self.root.mkdir(parents=True, exist_ok=True)
+        if self.root.stat().st_mode & _SHARED == _SHARED:
+            raise PermissionError(f"{self.root} is shared by everybody: name a directory below it with --jobs-dir")
         mode = 0o711 if os.geteuid() == 0 else 0o700
         make_private(self.root, owner=None, mode=mode)
         make_private(self.logs, owner=None, mode=mode)
@@ -109,10 +115,10 @@ class Places:
         shutil.rmtree(self._folder(job_id), ignore_errors=True)
 
     def forget_all_but(self, job_ids: set[str]) -> None:
-        """What an earlier life of the agent left behind."""
-        kept = {self._folder(job_id) for job_id in job_ids} | {self.logs}
+        """What an earlier life of the agent left behind, and nothing that bears no name of ours."""
+        kept = {self._folder(job_id) for job_id in job_ids}
         for folder in self.root.iterdir():
-            if folder not in kept:
+            if _OURS.fullmatch(folder.name) and folder not in kept:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _folder(self, job_id: str) -> Path:

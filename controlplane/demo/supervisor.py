@@ -82,8 +82,8 @@ class Supervisor:
         for child in self._children.values():
             self._reap(child, now_s)
             if child.restart_at_s is not None and now_s >= child.restart_at_s:
-                child.restart_at_s = None
                 self._spawn(child)
+                child.restart_at_s = None
         for path in sorted(self._requests.glob("*.json")):
             self._execute(path)
 

@@ -140,6 +140,12 @@ def find(directory: Path, run: str, spec: bytes, *, chained: bool = False, by: s
     return left
 
 
+def ended_itself(directory: Path, run: str) -> bool:
+    """It has kept how its job stood when its time was over. Rows are no sign of that: a run that continues another
+    has them from its first moment."""
+    return (directory / run / JOB).is_file()
+
+
 def take(directory: Path, run: str, *, by: str, database: Path) -> None:
     """The rows of `run` become those of allocation `by`: in its folder, so that it can be continued in turn whatever
     happens, then for its control plane, which starts on `database`. Raises PlanError (another was first), OSError."""
@@ -160,6 +166,12 @@ def take(directory: Path, run: str, *, by: str, database: Path) -> None:
         draft.unlink(missing_ok=True)
     database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _put(mine / ROWS, database)
+
+
+def pass_on(directory: Path, run: str, *, by: str) -> None:
+    """How the job of `run` ended is kept for allocation `by` too: the one that waits behind that looks there. Raises
+    OSError."""
+    _put(directory / run / JOB, directory / by / JOB)
 
 
 def _folder(directory: Path, run: str) -> Path:
@@ -254,6 +266,13 @@ def _fault(left: Left) -> str:
         return f"its marker is of job {marker.job_id}, step {marker.step}"
     wrong = [entry.name for entry in marker.files if sizes[entry.name] != entry.bytes]
     return f"{wrong[0]} has {sizes[wrong[0]]} bytes" if wrong else ""
+
+
+def saved(database: Path, job: str) -> list[tuple[int, int, str, str]]:
+    """(step, epoch, state, path) of each of the job's checkpoints. `database` may be in use. Raises sqlite3.Error."""
+    with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as rows:
+        found = rows.execute("SELECT step, epoch, state, path FROM checkpoints_checkpoint WHERE job_id = ?", (job,))
+        return found.fetchall()
 
 
 def newest(checkpoints: list[tuple[int, int, str, str]]) -> tuple[int | None, str]:

@@ -19,13 +19,23 @@ class NoAllocation(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """`job`: its id, new for each submission. `node`: this node's name; `index` its place in the allocation. `segment`:
-    see `segment`."""
+    """`job`: its id, new for each submission. `node`: this node's name in Slurm; `index` its place in the allocation.
+    `segment`: see `segment`."""
 
     job: str
     node: str
     index: str
     segment: str
+
+    @property
+    def name(self) -> str:
+        """Of the node in Holdfast, where names are those of hosts in small letters; Slurm's may be `GPU_01`."""
+        return name_in_holdfast(self.node)
+
+
+def name_in_holdfast(node: str) -> str:
+    """Of one of Slurm's nodes, see `Allocation.name`."""
+    return node.lower().replace("_", "-")
 
 
 def read(environ: Mapping[str, str] | None = None) -> Allocation:

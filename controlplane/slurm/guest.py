@@ -14,27 +14,33 @@ import contextlib
 import os
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
-import msgspec
-
+from controlplane.api.shapes import rows_of
 from controlplane.cli.config import load
-from controlplane.cli.exits import Exit
-from controlplane.config.guards import private_file
+from controlplane.cli.exits import CliError, Exit
 from controlplane.demo.installation import Installation, InstallationError
 from controlplane.demo.ports import MissingProgram
 from controlplane.policy.facts import TERMINAL_JOB
 from controlplane.protocol.plain import shown
 from controlplane.sdk import Client
-from controlplane.sdk.errors import ApiError, SdkError
-from controlplane.slurm import continuing, own, places, tools
+from controlplane.sdk.errors import (
+    ConflictError,
+    NotFoundError,
+    SdkError,
+    ServerError,
+    ThrottledError,
+    UnavailableError,
+)
+from controlplane.slurm import continuing, keeping, own, places, tools
 from controlplane.slurm.environment import NoAllocation, read
 from controlplane.slurm.plan import PlanError
 from controlplane.slurm.script import srun
@@ -46,21 +52,30 @@ CERTIFICATES_TIMEOUT_S = 300.0
 SETTLES_S = 10.0
 WAITS = frozenset({"pending", "preempted"})
 LEAVE_S = 20.0
-POLL_S, TICK_S = 1.0, 0.1
+POLL_S = 1.0
+PATIENCE_S = 60.0
+"""What a control plane may take that is started again."""
 ENDS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+Answer = TypeVar("Answer")
 
 
 class GuestError(RuntimeError):
     """The run cannot begin; the text says why, and what to do."""
 
 
+FAULTS = (
+    GuestError, InstallationError, MissingProgram, places.PlaceError, SdkError, CliError, OSError,
+    subprocess.SubprocessError,
+)  # fmt: skip
+"""What keeps a run from beginning or going on. Anything else is a fault of ours, and its traceback is in the output."""
+
+
 class Server:
-    """The control plane: `agents_url` for agents, `client` for us, and what keeps it running."""
+    """The control plane: `agents_url` for agents, `client` for us."""
 
     def __init__(self, client: Client, agents_url: str, *, token: Path, ca: Path | None, suffix: str) -> None:
         self.client, self.agents_url = client, agents_url
         self.token_file, self.ca_file, self.suffix = token, ca, suffix
-        self.tick: Callable[[], None] = lambda: None
 
 
 class Guest:
@@ -82,16 +97,20 @@ class Guest:
         try:
             if over := self._check_earlier():
                 say(f"Run {self._options.continues} has ended its job already: nothing is started.")
+                try:
+                    continuing.pass_on(self._directory.parent, self._options.continues, by=self._here.job)
+                except OSError as error:
+                    say(f"An allocation behind this one cannot know of that: {error}")
                 return self._judge(over.state, over.committed_step, None, over.state_reason)
             with self._server() as server:
                 try:
                     return self._train(server)
                 finally:
-                    self._leave(server)
+                    self._leave()
         except PlanError as error:
             say(f"It could not continue: {error}. Fix: {error.fix}")
             return Exit.UNAVAILABLE
-        except (GuestError, InstallationError, MissingProgram, places.PlaceError, SdkError, OSError) as error:
+        except FAULTS as error:
             say(f"It could not run: {error}")
             return Exit.UNAVAILABLE
 
@@ -110,17 +129,16 @@ class Guest:
     def _train(self, server: Server) -> int:
         self._start_agents(server)
         self._await_nodes(server)
-        if self._before is None:
-            job = server.client.jobs.submit((self._directory / "job.yaml").read_bytes())
-            say(f"Submitted {job.name} ({job.id}).")
-        else:
-            job = self._continue(server, self._before)
-        job = self._follow(server, job.id)
-        try:
-            self._await_certificates(server, job.id)
-            self._keep(server, job.id)
-        except (SdkError, OSError) as error:
-            say(f"What is known of the run could not be kept in {self._directory}: {error}")
+        job = self._follow(
+            server, self._submit(server) if self._before is None else self._continue(server, self._before)
+        )
+        database = None if self._options.server else self._database
+        run = keeping.Run(
+            id=self._here.job, directory=self._directory, checkpoints=self._checkpoints, database=database
+        )
+        keeping.keep_job(job, run, say)
+        self._await_certificates(server, job.id)
+        keeping.keep(server.client, job, run, say)
         return self._judge(job.state, job.committed_step, job.last_checkpoint_step, job.state_reason)
 
     def _judge(self, state: str, committed_step: int, checkpoint_step: int | None, reason: str) -> Exit:
@@ -128,18 +146,41 @@ class Guest:
         say(sentence)
         return code
 
+    def _submit(self, server: Server) -> Any:
+        spec, key = (self._directory / "job.yaml").read_bytes(), str(uuid.uuid4())
+        made = self._insist(lambda: server.client.jobs.submit(spec, key=key))
+        say(f"Submitted {made.name} ({made.id}).")
+        return self._insist(lambda: server.client.jobs.get(made.id))
+
     def _continue(self, server: Server, left: continuing.Left) -> Any:
         """The job of the run before gets its turn back; its nodes, which are gone, leave the list."""
-        for node in server.client.nodes.list():
-            if not node.name.endswith(server.suffix):
-                with contextlib.suppress(ApiError):  # Ranks were placed there when its rows were copied.
-                    server.client.nodes.remove(node.id, "its allocation has ended")
-        job = server.client.jobs.get(left.job)
+        for row in self._nodes(server, "id,name"):
+            if not row["name"].endswith(server.suffix):
+                # Ranks were placed there when its rows were copied.
+                with contextlib.suppress(ConflictError, NotFoundError):
+                    self._insist(partial(server.client.nodes.remove, row["id"], "its allocation has ended"))
+        job = self._insist(lambda: server.client.jobs.get(left.job))
         at = "begins at step 0" if left.step is None else f"resumes at step {left.step}, where it was saved"
         say(f"Continues run {self._options.continues}: {job.name} ({job.id}) {at}.")
-        with contextlib.suppress(ApiError):  # It is in the queue: it continues by itself.
-            server.client.jobs.resume(job.id, f"it continues in allocation {self._here.job}")
+        with contextlib.suppress(ConflictError):  # It is in the queue: it continues by itself.
+            self._insist(lambda: server.client.jobs.resume(job.id, f"it continues in allocation {self._here.job}"))
         return job
+
+    def _nodes(self, server: Server, fields: str, q: str = "") -> list[dict[str, Any]]:
+        """Those with `q` in their names, in one answer however many there are."""
+        return list(rows_of(self._insist(lambda: server.client.nodes.columns(fields=fields, q=q)).columns))
+
+    def _insist(self, call: Callable[[], Answer]) -> Answer:
+        """Its answer, though the server may be away for a while. Raises SdkError: it refuses, or stays away, or the
+        allocation ends meanwhile."""
+        until_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return call()
+            except (UnavailableError, ServerError, ThrottledError):
+                if time.monotonic() > until_s or self._ended() or self._asked:
+                    raise
+            time.sleep(POLL_S)
 
     def _start_agents(self, server: Server) -> None:
         options = self._options
@@ -162,11 +203,10 @@ class Guest:
         options, began_s, count = self._options, time.monotonic(), -1
         wanted, total = options.nodes, options.nodes + options.spares
         while True:
-            found = [
-                node for node in server.client.nodes.list() if node.connected and node.name.endswith(server.suffix)
-            ]
-            if len(found) != count:
-                count = len(found)
+            rows = self._nodes(server, "name,connected", server.suffix)
+            here = sum(row["connected"] and row["name"].endswith(server.suffix) for row in rows)
+            if here != count:
+                count = here
                 say(f"{count} of {total} nodes are here.")
             waited_s = time.monotonic() - began_s
             if count >= total or (count >= wanted and waited_s > SPARES_TIMEOUT_S):
@@ -178,80 +218,56 @@ class Guest:
                     f"{count} nodes are here after {waited_s:.0f} s and the job needs {wanted}; see the others'"
                     f" logs in {self._directory}/logs"
                 )
-            self._pause(server)
+            time.sleep(POLL_S)
 
-    def _follow(self, server: Server, job_id: str) -> Any:
-        """Until the job has ended, or no agent is left and what they said has been written."""
-        job, last, left_s, yields = None, "", None, False
+    def _follow(self, server: Server, job: Any) -> Any:
+        """The job once it has ended, or no agent is left and what they said has been written."""
+        last, left_s, yields = "", None, False
         while True:
             with contextlib.suppress(SdkError):
-                job = server.client.jobs.get(job_id)
-                yields = yields or self._has_yielded(server, job_id)
+                job = server.client.jobs.get(job.id)
                 if job.state != last:
                     last = job.state
                     say(f"{job.name}: {job.state} at step {job.committed_step}. {shown(job.state_reason)}".rstrip())
-            if job is not None and job.state in TERMINAL_JOB:
+                yields = yields or self._has_yielded(server, job.id)
+            if job.state in TERMINAL_JOB:
                 return job
-            if left_s is not None and (time.monotonic() - left_s > SETTLES_S or (job and job.state in WAITS)):
-                if job is None:
-                    raise GuestError("the server did not answer since the job was submitted")
+            if left_s is not None and (time.monotonic() - left_s > SETTLES_S or job.state in WAITS):
                 return job
             if left_s is None and self._ended():
                 left_s = time.monotonic()
-            self._pause(server)
+            time.sleep(POLL_S)
 
     def _has_yielded(self, server: Server, job_id: str) -> bool:
         """Where all nodes are taken back none is left to move to: the whole job saves at once, not as late as is safe.
-        Of a standing server it is not asked, as the job would wait there for a person to resume it."""
-        nodes = [node for node in server.client.nodes.list() if node.connected]
-        if self._options.server or not (self._asked or (nodes and all(node.known_end for node in nodes))):
+        Of a standing server it is not asked, as the job would wait there for a person to resume it. Raises SdkError:
+        it was not asked, and is to be."""
+        if self._options.server or not (self._asked or self._are_taken_back(server)):
             return False
-        say("All nodes are taken back: the job is asked to save and to yield them.")
-        with contextlib.suppress(ApiError):  # It has no ranks yet, or no longer.
+        with contextlib.suppress(ConflictError):  # It has no ranks yet, or no longer.
             server.client.jobs.preempt(job_id, "Slurm takes the allocation back")
+            say("All nodes are taken back: the job is asked to save and to yield them.")
         return True
+
+    def _are_taken_back(self, server: Server) -> bool:
+        """All nodes; this one is asked first, as it mostly says that they are not."""
+        with contextlib.suppress(NotFoundError):
+            mine = server.client.nodes.get(self._here.name + server.suffix)
+            if mine.connected and mine.known_end is None:
+                return False
+        nodes = [node for node in server.client.nodes.list() if node.connected]
+        return bool(nodes) and all(node.known_end for node in nodes)
 
     def _await_certificates(self, server: Server, job_id: str) -> None:
         """Of a job that recovered or was resumed: its proof may still be computed. Not where the allocation ends."""
         until_s, jobs = time.monotonic() + CERTIFICATES_TIMEOUT_S, server.client.jobs
         while time.monotonic() < until_s and not self._ended() and not self._asked:
-            found = [server.client.incidents.get(each.id) for each in jobs.incidents(job_id)]
-            certificates = [each.certificate for each in (*found, *jobs.get(job_id).attempts)]
-            if not any(each is not None and each.state == "pending" for each in certificates):
-                return
-            self._pause(server)
-
-    def _keep(self, server: Server, job_id: str) -> None:
-        """What is to be known of the run once its control plane is gone."""
-        job = server.client.jobs.get(job_id)
-        found = [server.client.incidents.get(each.id) for each in server.client.jobs.incidents(job_id)]
-        for each in job.attempts:
-            if each.certificate is not None:
-                say(f"Attempt {each.number} resumed at step {each.resume_step}; certificate {each.certificate.state}.")
-        for name, value in (("job", job), ("incidents", found)):
-            text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-            private_file(self._directory / f"{name}.json", text)
-        if job.state not in TERMINAL_JOB and not self._options.server:
-            self._leave_rows(server, job)
-        for incident in found:
-            state = incident.certificate.state if incident.certificate is not None else "none"
-            say(f"Incident: {shown(incident.title)}; {incident.state}, certificate {state}.")
-
-    def _leave_rows(self, server: Server, job: Any) -> None:
-        """For the next allocation."""
-        rows = [(each.step, each.epoch, each.state, each.path) for each in server.client.jobs.checkpoints(job.id)]
-        step, path = continuing.newest(rows)
-        left = continuing.Left(
-            job=job.id, name=job.name, committed_step=job.committed_step, step=step, path=path,
-            checkpoints=str(self._checkpoints),
-        )  # fmt: skip
-        try:
-            continuing.leave(self._database, self._directory, left)
-        except (OSError, sqlite3.Error) as error:
-            say(f"Its rows could not be kept, so that no other allocation can continue it: {error}")
-            return
-        if step is not None:
-            say(f"To continue it: the same `holdfast slurm submit` with --continue {self._here.job}.")
+            with contextlib.suppress(SdkError):
+                found = [server.client.incidents.get(each.id) for each in jobs.incidents(job_id)]
+                certificates = [each.certificate for each in (*found, *jobs.get(job_id).attempts)]
+                if not any(each is not None and each.state == "pending" for each in certificates):
+                    return
+            time.sleep(POLL_S)
 
     @property
     def _database(self) -> Path:
@@ -262,22 +278,19 @@ class Guest:
         """Of the first of the runs that continue each other: rows name it."""
         return Path(self._before.checkpoints) if self._before is not None else self._directory / "checkpoints"
 
-    def _leave(self, server: Server) -> None:
-        """The agents end by the signal that ends an allocation, then the step, by force if it must be."""
-        if self._agents is None:
+    def _leave(self) -> None:
+        """The agents end by the signal that ends an allocation, then the step, by force if it must be: on SIGTERM
+        `srun` kills all tasks. What survives that ends with the batch job. `scancel --signal=KILL` would end this
+        process first, as it reaches the batch script too."""
+        if self._agents is None or self._ended():
             return
-        until_s = time.monotonic() + self._options.grace_s + LEAVE_S
-        if not self._ended():
-            tools.ask("scancel", "--signal=TERM", self._here.job)
-        while not self._ended() and time.monotonic() < until_s:
-            server.tick()
-            time.sleep(TICK_S)
-        if not self._ended():
+        tools.ask("scancel", "--signal=TERM", self._here.job)
+        if not self._gone_in(self._options.grace_s + LEAVE_S):
             say("The agents do not end; their step is killed.")
-            tools.ask("scancel", "--signal=KILL", self._here.job)
             self._agents.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._agents.wait(LEAVE_S)
+            if not self._gone_in(LEAVE_S):
+                self._agents.kill()
+                self._agents.wait()
 
     @contextlib.contextmanager
     def _server(self) -> Iterator[Server]:
@@ -297,6 +310,7 @@ class Guest:
             ends.callback(self._close, installation)
             say("Starting the control plane of this allocation ...")
             installation.start()
+            ends.enter_context(own.supervised(installation.supervisor, say))
             admin, words = own.credentials(installation, self._directory, uses=options.nodes + options.spares)
             for line in words:
                 say(line)
@@ -309,9 +323,7 @@ class Guest:
                     own.adopt(installation, self._before.job, self._directory / "job.yaml")
                 # The rows have nodes of these names already, which had other keys.
                 suffix = f".{self._here.job}" if self._before is not None else ""
-                server = Server(client, url, token=token, ca=ca, suffix=suffix)
-                server.tick = installation.supervisor.tick
-                yield server
+                yield Server(client, url, token=token, ca=ca, suffix=suffix)
 
     def _close(self, installation: Installation) -> None:
         installation.supervisor.stop_all()
@@ -319,14 +331,14 @@ class Guest:
             shutil.copytree(installation.config.logs, self._directory / "logs" / "server", dirs_exist_ok=True)
         (self._directory / "join-token").unlink(missing_ok=True)
 
+    def _gone_in(self, limit_s: float) -> bool:
+        assert self._agents is not None, "they were started"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._agents.wait(limit_s)
+        return self._ended()
+
     def _ended(self) -> bool:
         return self._agents is not None and self._agents.poll() is not None
-
-    def _pause(self, server: Server) -> None:
-        until_s = time.monotonic() + POLL_S
-        while time.monotonic() < until_s:
-            server.tick()
-            time.sleep(TICK_S)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if not self._asked:

@@ -21,6 +21,7 @@ from controlplane.slurm.environment import Allocation, NoAllocation, read
 ENDS = (signal.SIGTERM, signal.SIGUSR1)
 FINAL = frozenset({0, 2, 3, 4})
 """The agent's own: done, wrong settings, locked, enrolment refused (`agents.main`)."""
+NOT_STARTED = 1
 FIRST_DELAY_S, MAX_DELAY_S, STABLE_S = 1.0, 30.0, 60.0
 MIN_GRACE_S, POLL_S = 1.0, 0.1
 FILES_TIMEOUT_S = 60.0
@@ -41,17 +42,24 @@ class Keeper:
         for number in ENDS:
             signal.signal(number, self._on_signal)
 
+    @property
+    def asked(self) -> bool:
+        """The end of the allocation has been announced."""
+        return self._asked is not None
+
     def keep(self) -> int:
         """Until the agent ends for good; its exit code, or 128 and the signal that ended it."""
         delay_s = FIRST_DELAY_S
         while True:
             began_s = time.monotonic()
             code = self._run()
+            if time.monotonic() - began_s > STABLE_S:
+                delay_s = FIRST_DELAY_S
+            if code not in self._final and not self._is_over():
+                self._wait(delay_s, f"the agent ended with {code}")
+                delay_s = min(delay_s * 2, MAX_DELAY_S)
             if code in self._final or self._is_over():
                 return code if code >= 0 else 128 - code
-            delay_s = FIRST_DELAY_S if time.monotonic() - began_s > STABLE_S else min(delay_s * 2, MAX_DELAY_S)
-            print(f"the agent ended with {code}; it is started again in {delay_s:.0f} s", file=sys.stderr, flush=True)
-            self._wait(delay_s)
 
     def leave(self) -> None:
         """As if the signal of the end had come."""
@@ -61,7 +69,11 @@ class Keeper:
         """A signal that comes before the agent listens waits for it: it begins with both blocked."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
         try:
-            self._child = subprocess.Popen(list(self._argv(self._left_s())), stdin=subprocess.DEVNULL)
+            try:
+                self._child = subprocess.Popen(list(self._argv(self._left_s())), stdin=subprocess.DEVNULL)
+            except OSError as error:
+                print(f"the agent cannot be started: {error}", file=sys.stderr, flush=True)
+                return NOT_STARTED
             if self._asked is not None:
                 self._child.send_signal(self._asked[0])
         finally:
@@ -77,10 +89,13 @@ class Keeper:
     def _is_over(self) -> bool:
         return self._asked is not None and time.monotonic() - self._asked[1] >= self._grace_s
 
-    def _wait(self, delay_s: float) -> None:
-        """Shorter where the end has been announced: ranks may wait for who saves them."""
-        until_s = time.monotonic() + delay_s
-        while time.monotonic() < until_s and self._asked is None:
+    def _wait(self, delay_s: float, why: str) -> None:
+        """The first delay at most where the end is or becomes known: ranks may wait for who saves them."""
+        if self.asked:
+            delay_s = FIRST_DELAY_S
+        print(f"{why}; it is started again in {delay_s:.0f} s", file=sys.stderr, flush=True)
+        began_s = time.monotonic()
+        while time.monotonic() - began_s < (FIRST_DELAY_S if self.asked else delay_s):
             time.sleep(POLL_S)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
@@ -96,7 +111,7 @@ def agent_argv(options: argparse.Namespace, here: Allocation, *, folder: Path, g
     near = ("--segment", here.segment) if here.segment else ()
     return (
         sys.executable, "-m", "agents", "--server", options.server, *pinned,
-        "--join-token-file", options.join_token_file, "--name", here.node + options.suffix,
+        "--join-token-file", options.join_token_file, "--name", here.name + options.suffix,
         "--state-dir", str(folder / "a"),
         "--probe", options.probe, "--devices", str(options.devices), "--metrics-bind", "off",
         "--tenancy", "allocation", "--grace-s", f"{grace_s:g}", *near,
@@ -128,20 +143,22 @@ def main(argv: Sequence[str]) -> int:
         return 2
     keeper = Keeper(lambda left_s: agent_argv(options, here, folder=folder, grace_s=left_s), grace_s=options.grace_s)
     keeper.listen()
-    _await_files(Path(name) for name in (options.join_token_file, options.tls_ca_file) if name)
     try:
-        return keeper.keep()
+        files = [Path(name) for name in (options.join_token_file, options.tls_ca_file) if name]
+        _await_files(files, stopped=lambda: keeper.asked)
+        # Where the end came first there is nothing to end.
+        return 0 if keeper.asked else keeper.keep()
     finally:
         for jobs in (folder / "a" / "jobs", folder / "a-jobs"):
             places.keep_logs(jobs / "logs", options.directory / "logs" / here.node)
         places.forget(folder)
 
 
-def _await_files(paths: Iterable[Path]) -> None:
+def _await_files(paths: Iterable[Path], *, stopped: Callable[[], bool]) -> None:
     """A file that another node has just written may take a moment to be seen on a network's file system."""
     until_s = time.monotonic() + FILES_TIMEOUT_S
     for path in paths:
-        while not path.exists() and time.monotonic() < until_s:
+        while not path.exists() and time.monotonic() < until_s and not stopped():
             time.sleep(POLL_S)
 
 

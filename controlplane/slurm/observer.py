@@ -23,7 +23,7 @@ from pathlib import Path
 
 from controlplane.protocol.plain import shown
 from controlplane.slurm import answers, health, tools
-from controlplane.slurm.environment import observed
+from controlplane.slurm.environment import name_in_holdfast, observed
 from controlplane.slurm.plan import is_server
 
 HOOKS = ("healthcheck", "prolog", "epilog")
@@ -44,8 +44,8 @@ class NoNewsError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`ca_file` "": the system's certificates. `node`: its name, the same in Holdfast and in Slurm. `piloted`: its
-    agent runs in pilots alone, and not for good."""
+    """`ca_file` "": the system's certificates. `node`: its name in Slurm, of which the one in Holdfast follows
+    (`environment.Allocation.name`). `piloted`: its agent runs in pilots alone, and not for good."""
 
     url: str
     token: str
@@ -56,18 +56,18 @@ class Settings:
 
 def run(hook: str, settings: Settings, *, until_s: float) -> tuple[int, str]:
     """(exit code, the line to be said, "" for none). `until_s`: of the monotonic clock. Raises NoNewsError."""
-    node = health.parsed(_ask(settings, until_s), settings.node)
+    node = health.parsed(_ask(settings, until_s), name_in_holdfast(settings.node))
     if node is None:
         raise NoNewsError("the server's answer is none about this node")
     why = health.unfit(node)
     if not why and hook != "healthcheck":
         return 0, ""
-    believed = answers.believed(_run(("scontrol", "--oneliner", "show", "node", node.name), until_s), node.name)
+    believed = answers.believed(_run(("scontrol", "--oneliner", "show", "node", settings.node), until_s), settings.node)
     if believed is None:
         raise NoNewsError("Slurm does not say what it believes of this node")
     act = health.act(node, believed, may_undo=hook == "healthcheck", piloted=settings.piloted)
     if act is not health.Act.NOTHING:
-        _run(health.update(node.name, act, why), until_s)
+        _run(health.update(settings.node, act, why), until_s)
     if hook == "prolog":
         return REFUSES, f"job refused: {health.reason(why)}"
     words = {health.Act.DRAIN: f"drained: {health.reason(why)}", health.Act.UNDRAIN: "is well again: drain undone"}
@@ -107,7 +107,9 @@ def _ask(settings: Settings, until_s: float) -> bytes:
         link = _link(settings, max(0.05, until_s - time.monotonic()))
         try:
             headers = {"Authorization": f"Bearer {settings.token}", "Accept": "application/json"}
-            link.request("GET", f"/api/v1/nodes/{urllib.parse.quote(settings.node, safe='')}", headers=headers)
+            link.request(
+                "GET", f"/api/v1/nodes/{urllib.parse.quote(name_in_holdfast(settings.node), safe='')}", headers=headers
+            )
             answer = link.getresponse()
             body = answer.read(MAX_ANSWER_BYTES + 1)
         finally:
@@ -115,7 +117,7 @@ def _ask(settings: Settings, until_s: float) -> bytes:
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise NoNewsError(f"the server does not answer: {error}") from error
     if answer.status == http.client.NOT_FOUND:
-        raise NoNewsError(f"the server knows no node {settings.node!r}")
+        raise NoNewsError(f"the server knows no node {name_in_holdfast(settings.node)!r}")
     if answer.status != http.client.OK or len(body) > MAX_ANSWER_BYTES:
         raise NoNewsError(f"the server answers {answer.status}, {len(body)} bytes")
     return body

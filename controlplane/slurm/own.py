@@ -3,7 +3,10 @@
 Called by `guest` alone, on the first node.
 """
 
+import contextlib
 import ipaddress
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from controlplane.cli.config import write_file
@@ -11,6 +14,7 @@ from controlplane.config.guards import private_file
 from controlplane.demo.config import DemoConfig, Outside
 from controlplane.demo.installation import Installation
 from controlplane.demo.ports import free_port
+from controlplane.demo.supervisor import LOOP_S, Supervisor
 from controlplane.slurm import certificate, tools
 
 ROWS = Path("c") / "holdfast.sqlite3"
@@ -40,6 +44,30 @@ def config(folder: Path, *, node: str, shared: Path, checkpoints: Path) -> DemoC
         outside=outside,
         demo=False,
     )
+
+
+@contextlib.contextmanager
+def supervised(supervisor: Supervisor, say: Callable[[str], None]) -> Iterator[None]:
+    """Whatever ends of it is started again, also while the caller waits for an answer of it. Nobody else may tick."""
+    over = threading.Event()
+    thread = threading.Thread(target=_supervise, args=(supervisor, over, say), name="supervisor")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _supervise(supervisor: Supervisor, over: threading.Event, say: Callable[[str], None]) -> None:
+    said = ""
+    while not over.wait(LOOP_S):
+        try:
+            supervisor.tick()
+        except OSError as error:  # No process or no room for its log now; the next pass tries again.
+            if str(error) != said:
+                said = str(error)
+                say(f"A process of the control plane cannot be started: {error}")
 
 
 def adopt(installation: Installation, job_id: str, spec: Path) -> None:

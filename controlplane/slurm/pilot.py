@@ -73,8 +73,8 @@ def agent_argv(options: argparse.Namespace, here: Allocation, *, jobs: Path, gra
     near = ("--segment", here.segment) if here.segment else ()
     return (
         sys.executable, "-m", "agents", "--server", options.server.replace("http", "ws", 1), *pinned,
-        "--join-token-file", options.join_token_file, "--name", here.node,
-        "--state-dir", str(options.directory / "nodes" / here.node), "--jobs-dir", str(jobs),
+        "--join-token-file", options.join_token_file, "--name", here.name,
+        "--state-dir", str(options.directory / "nodes" / here.name), "--jobs-dir", str(jobs),
         "--probe", options.probe, "--devices", str(options.devices), "--metrics-bind", "off",
         "--tenancy", "allocation", "--grace-s", f"{grace_s:g}", *near,
     )  # fmt: skip
@@ -100,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         here = read()
         folder = places.local(here.job, here.index)
-        (options.directory / "nodes" / here.node).mkdir(mode=0o700, parents=True, exist_ok=True)
+        (options.directory / "nodes" / here.name).mkdir(mode=0o700, parents=True, exist_ok=True)
     except (NoAllocation, places.PlaceError, OSError) as error:
         print(f"holdfast: {error}", file=sys.stderr)
         return NOT_HERE

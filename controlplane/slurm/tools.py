@@ -86,10 +86,10 @@ def kill_wait_s() -> int | None:
     return answers.kill_wait_s(ask("scontrol", "show", "config") or "")
 
 
-def state_of(job: str) -> str:
-    """Of a job of this user that is in Slurm's queue, or ends; "": it is not there, or Slurm does not say."""
+def state_of(job: str) -> str | None:
+    """Of a job of this user that is in Slurm's queue, or ends; "": it is not there; None: Slurm does not say."""
     text = ask("squeue", "--noheader", "--user", str(os.getuid()), "--format", answers.QUEUE_FORMAT)
-    return answers.queue(text or "").get(job, "")
+    return None if text is None else answers.queue(text).get(job, "")
 
 
 def address_of(node: str) -> str:

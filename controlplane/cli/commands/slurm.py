@@ -160,7 +160,8 @@ def _check_earlier(plan: "Plan", spec: bytes) -> None:
     from controlplane.slurm.plan import PlanError
 
     run = plan.continues
-    if state := tools.state_of(run):
+    state = tools.state_of(run)
+    if state:
         raise PlanError(
             f"run {run} is in Slurm's queue still ({state})",
             f"wait until it has ended, or end it: scancel --signal=TERM {run}",
@@ -170,6 +171,11 @@ def _check_earlier(plan: "Plan", spec: bytes) -> None:
         raise PlanError(
             f"the job of run {run} has ended already: {found.state} at step {found.committed_step}",
             "there is nothing to continue; submit a job without --continue",
+        )
+    if state is None and not continuing.ended_itself(Path(plan.directory), run):
+        raise PlanError(
+            f"run {run} has not said that it ended, and Slurm does not say whether it runs (squeue)",
+            "try again when squeue answers: two allocations must not train one job",
         )
     at = f"resumes at step {found.step}" if found.step is not None else "begins at step 0"
     context.hint(f"Run {run} is continued: {found.name} {at}.")

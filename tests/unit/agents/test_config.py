@@ -1,5 +1,7 @@
 """Settings: one place, typed, unknown ones refused, secrets never shown."""
 
+import sys
+
 import pytest
 
 from agents.config import load
@@ -26,6 +28,10 @@ def test_an_unknown_setting_is_refused_by_name():
         {"HOLDFAST_AGENT_PROBE": "magic"},
         {"HOLDFAST_AGENT_INSECURE_DEV": "perhaps"},
         {"HOLDFAST_AGENT_NAME": "../etc"},
+        {"HOLDFAST_AGENT_NAME": "gpu-1\n"},
+        {"HOLDFAST_AGENT_SEGMENT": "rack-2\n"},
+        {"HOLDFAST_AGENT_NOTICES": "gce", "HOLDFAST_AGENT_NOTICE_URL": "http://metadata\n"},
+        {"HOLDFAST_AGENT_JOIN_TOKEN_FILE": sys.executable},
         {"HOLDFAST_AGENT_STATE_DIR": "/" + "x" * 120},
     ],
 )

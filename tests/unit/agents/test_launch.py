@@ -1,10 +1,13 @@
 """What a program of the job's own finds in its environment, and what it never does."""
 
+import os
 import socket
+from pathlib import Path
 
 import msgspec
+import pytest
 
-from agents.ranks.launch import CHECKOUT, Standing, clean_environment, meeting_point, rank_environment
+from agents.ranks.launch import CHECKOUT, Standing, clean_environment, meeting_point, rank_environment, start
 from agents.ranks.users import RunAs
 from controlplane.protocol.launch import RankRef, TrainerConfig
 from tests.properties.agents.world import launch
@@ -57,6 +60,14 @@ def test_a_rank_gets_nothing_of_the_agents_environment_that_is_not_listed() -> N
         "LOGNAME": "alice",
         "SHELL": "/bin/sh",
     }
+
+
+def test_a_process_that_cannot_be_started_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    before = sorted(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(FileNotFoundError):
+            start(("true",), {}, Standing(open_files=64), stdout=1, stderr=2, cwd=str(tmp_path / "none"))
+    assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 def test_what_the_nodes_policy_passes_on_reaches_a_rank() -> None:

@@ -1,7 +1,9 @@
 """The libraries of a job's own program are those of the interpreter that it names."""
 
 import os
+import resource
 import shlex
+import signal
 import sys
 import time
 from pathlib import Path
@@ -78,6 +80,24 @@ def test_an_interpreter_that_hangs_is_ended_and_keeps_no_start_away(tmp_path: Pa
     while exists(runs(tmp_path)[0]):
         assert time.monotonic() < deadline_s, "what it started goes on"
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("line", ["exec cat /dev/zero", "{python} -c 'print(\"[\" * 200_000)'"])
+def test_a_program_that_says_more_than_an_answer_costs_no_memory_and_no_start(tmp_path: Path, line: str) -> None:
+    job = wanting((str(interpreter(tmp_path, line)), SCRIPT), {})
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert read_launch(job, (), Interpreters(answer_s=2.0), Standing(), policy=Policy()) == Readings()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 50_000
+
+
+def test_what_it_left_in_a_session_of_its_own_holds_up_nobody(tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    line = f"setsid sh -c 'echo $$ > {shlex.quote(str(left))}; exec sleep 600' &\nwait"
+    began_s = time.monotonic()
+    job = wanting((str(interpreter(tmp_path, line)), SCRIPT), {})
+    assert read_launch(job, (), Interpreters(answer_s=0.5), Standing(), policy=Policy()) == Readings()
+    assert time.monotonic() - began_s < WAIT_S
+    os.kill(int(left.read_text()), signal.SIGKILL)
 
 
 def exists(group: int) -> bool:

@@ -226,7 +226,9 @@ def test_the_settings_of_an_allocation() -> None:
     assert (lent.tenancy, lent.grace_s, lent.inherited) == ("allocation", 45.0, ("2", "3"))
     assert load(["--tenancy", "allocation"], {"SLURM_STEP_GPUS": "6,7"}).inherited == ("6", "7")
     assert load(["--tenancy", "allocation"], {}).inherited is None
-    assert load(["--tenancy", "allocation"], {"CUDA_VISIBLE_DEVICES": ""}).inherited == ()
+    for none in ("", "-1", "NoDevFiles", "-1,0"):
+        assert load(["--tenancy", "allocation"], {"CUDA_VISIBLE_DEVICES": none}).inherited == ()
+    assert load(["--tenancy", "allocation"], {"CUDA_VISIBLE_DEVICES": "2,-1,3"}).inherited == ("2",)
     for argv, environment in (
         (["--tenancy", "borrowed"], {}),
         (["--grace-s", "0.5"], {}),
@@ -235,7 +237,7 @@ def test_the_settings_of_an_allocation() -> None:
         (["--tenancy", "allocation", "--notices", "ec2"], {}),
         (["--tenancy", "allocation"], {"CUDA_VISIBLE_DEVICES": "0,0"}),
         (["--tenancy", "allocation"], {"CUDA_VISIBLE_DEVICES": "all"}),
-        (["--tenancy", "allocation"], {"CUDA_VISIBLE_DEVICES": "-1"}),
+        (["--tenancy", "allocation"], {"CUDA_VISIBLE_DEVICES": "-2"}),
         (["--tenancy", "allocation"], {"SLURM_STEP_GPUS": ",".join(map(str, range(2000)))}),
     ):
         with pytest.raises((ConfigError, SystemExit)):
@@ -252,6 +254,8 @@ def test_devices_are_chosen_by_index_or_uuid_and_what_is_not_there_is_none() -> 
     there = [device(0, "GPU-aa11"), device(4, "GPU-bb22"), device(5, "GPU-bb33")]
     assert chosen(there, ("4", "5")) == {4, 5}
     assert chosen(there, ("GPU-aa11", "GPU-bb3")) == {0, 5}
+    assert chosen(there, ("GPU-aa11", "GPU-bb")) == {0}, "it may be either, and one of them is somebody else's"
+    assert chosen(there, ("GPU-bb33", "GPU-bb3")) == {5}
     assert chosen(there, ("7", "GPU-cc", "MIG-x")) == frozenset()
     assert chosen(there, ()) == frozenset()
 

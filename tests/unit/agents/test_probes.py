@@ -1,5 +1,6 @@
 """The same contract for every driver; the physics of the simulated one."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -149,6 +150,51 @@ async def test_a_hanging_driver_process_is_killed_and_replaced(monkeypatch):
     assert sampler.pid is None
     assert child.wait(5) == -signal.SIGKILL
     assert notes[0][1]["why"] == "no answer in time"
+
+
+async def test_a_driver_process_that_hangs_as_it_starts_again_is_replaced_once_it_is_gone(monkeypatch):
+    from agents.probes import sampler as module
+
+    started, start = [], asyncio.create_subprocess_exec
+    monkeypatch.setattr(module, "_START_DEADLINE_S", 0.1)
+    monkeypatch.setattr(module, "_RESTART_FIRST_S", 0.05)
+
+    async def silent(*_, **pipes):
+        started.append(await start(sys.executable, "-c", "import time; time.sleep(60)", **pipes))
+        return started[-1]
+
+    monkeypatch.setattr(module.asyncio, "create_subprocess_exec", silent)
+    sampler = module.ProcessSampler(lambda samples: None, lambda xid: None, lambda *_, **__: None)
+
+    async def asked_for(seconds):
+        until_s = time.monotonic() + seconds
+        while time.monotonic() < until_s:
+            sampler.ask(time.monotonic(), NOBODY)
+            await asyncio.sleep(0.01)
+
+    until_s = time.monotonic() + 20.0
+    while len(started) < 3:
+        assert time.monotonic() < until_s, "it waits for ever for one that hangs"
+        await asked_for(0.05)
+    sampler.close()
+    await asyncio.gather(*(child.wait() for child in started))
+
+    class InTheDriver:
+        """A child that even SIGKILL does not end for now."""
+
+        pid, returncode = subprocess.Popen(["true"]).pid, None
+
+    stuck, before = InTheDriver(), len(started)
+    sampler._child, sampler._launched_s = stuck, time.monotonic()
+    sampler._known.clear()
+    await asked_for(0.5)
+    assert sampler.pid is None and len(started) == before
+    stuck.returncode = -signal.SIGKILL
+    sampler._restart_at_s = 0.0
+    await asked_for(0.05)
+    assert len(started) == before + 1
+    sampler.close()
+    await started[-1].wait()
 
 
 async def test_nvlinks_come_with_the_samples_of_the_driver_process_and_go_with_it():

@@ -197,9 +197,9 @@ def test_the_newest_checkpoint_that_may_be_resumed_from_counts() -> None:
     assert newest([]) == newest([(1, 1, "pruned", "/a")]) == (None, "")
 
 
-def guest(folder: Path, run: str) -> tuple[int, str]:
-    """(exit code, output) of the batch script of job 9, which was submitted behind `run`; it needs no Slurm to end."""
-    mine = folder / "9"
+def guest(folder: Path, run: str, *, job: str = "9") -> tuple[int, str]:
+    """(exit code, output) of the batch script of `job`, which was submitted behind `run`; it needs no Slurm to end."""
+    mine = folder / job
     mine.mkdir(exist_ok=True)
     (mine / "job.yaml").write_bytes(SPEC)
     done = subprocess.run(
@@ -208,7 +208,7 @@ def guest(folder: Path, run: str) -> tuple[int, str]:
             "--grace-s", "20", "--continues", run, "--chained", "--directory", str(mine),
         ],
         capture_output=True, text=True, timeout=60, check=False, cwd=ROOT,
-        env={"PATH": os.defpath, "SLURM_JOB_ID": "9", "SLURMD_NODENAME": "n1", "SLURM_NODEID": "0"},
+        env={"PATH": os.defpath, "SLURM_JOB_ID": job, "SLURMD_NODENAME": "n1", "SLURM_NODEID": "0"},
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
 
@@ -227,9 +227,10 @@ def test_an_allocation_behind_the_end_of_the_job_ends_at_once_with_its_exit_code
     runs("7")
     kept = {"state": state, "committed_step": 90, "state_reason": "the budget is spent"}
     (tmp_path / "7" / "job.json").write_bytes(msgspec.json.encode(kept))
-    found, output = guest(tmp_path, "7")
-    assert found == code and "Run 7 has ended its job already: nothing is started." in output and words in output
-    assert not (tmp_path / "7" / "continued-by").exists()
+    for run, job in (("7", "9"), ("9", "10")):
+        found, output = guest(tmp_path, run, job=job)
+        assert found == code and f"Run {run} has ended its job already: nothing is started." in output, output
+        assert words in output and not (tmp_path / run / "continued-by").exists()
 
 
 def test_an_allocation_that_finds_nothing_to_continue_from_says_so_and_starts_nothing(

@@ -1,6 +1,7 @@
 """An agent is kept running, and told of the end; real processes in the agent's place."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from controlplane.slurm import node, places
 from controlplane.slurm.environment import Allocation, NoAllocation, read, segment
 from controlplane.slurm.node import Keeper, agent_argv, parse
+from tests.house.tree import ROOT
 
 pytestmark = pytest.mark.timeout(60)
 # Listens only after half a second, as an agent that is still importing; leaves 0.2 s after SIGTERM, with the grace that
@@ -85,7 +87,31 @@ def test_an_agent_that_dies_is_started_again(tmp_path: Path) -> None:
     assert lines(log, 2) == ["up", "up"]
     keeper.send_signal(signal.SIGTERM)
     assert keeper.wait(20) == 0
-    assert keeper.stderr is not None and b"ended with 1; it is started again" in keeper.stderr.read()
+    assert keeper.stderr is not None and b"ended with 1; it is started again in 1 s" in keeper.stderr.read()
+
+
+def test_an_agent_that_ends_at_once_is_not_started_in_a_loop_once_the_end_is_known(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    keeper = started(log, "import sys\nwith open(sys.argv[1], 'a') as said:\n    said.write('up\\n')\nsys.exit(1)")
+    lines(log, 3)  # After 1 s and 2 s; it would wait for 4 s now.
+    keeper.send_signal(signal.SIGTERM)
+    began_s = time.monotonic()
+    lines(log, 4)
+    assert time.monotonic() - began_s < 3.0
+    time.sleep(2.5)
+    assert len(lines(log, 4)) <= 4 + 3
+    keeper.kill()
+    keeper.wait()
+
+
+def test_an_agent_that_cannot_be_started_now_is_started_later(tmp_path: Path) -> None:
+    program = tmp_path / "agent"
+    keeper = Keeper(lambda _grace_s: (str(program),), grace_s=5.0)
+    program.write_text("#!/bin/sh\nexit 3\n")
+    made = threading.Timer(0.3, lambda: program.chmod(0o755))
+    made.start()
+    assert keeper.keep() == 3
+    made.join()
 
 
 def test_an_agent_that_dies_at_the_end_is_started_again_with_what_is_left_of_the_grace(tmp_path: Path) -> None:
@@ -119,9 +145,8 @@ def test_the_agent_is_one_of_an_allocation_with_its_own_folder(tmp_path: Path) -
         "--state-dir": f"{tmp_path}/a", "--probe": "simulated", "--devices": "2", "--metrics-bind": "off",
         "--tenancy": "allocation", "--grace-s": "12.5", "--segment": "s0.s1",
     }  # fmt: skip
-    assert "--segment" not in agent_argv(
-        options, Allocation(job="7", node="n1", index="0", segment=""), folder=tmp_path, grace_s=1
-    )
+    argv = agent_argv(options, Allocation(job="7", node="GPU_a1", index="0", segment=""), folder=tmp_path, grace_s=1)
+    assert "--segment" not in argv and argv[argv.index("--name") + 1] == "gpu-a1.7", "a name that a server takes"
 
 
 def test_slurms_variables_are_checked() -> None:
@@ -186,6 +211,33 @@ def test_files_of_another_node_are_waited_for(tmp_path: Path) -> None:
     writer = threading.Timer(0.3, path.touch)
     writer.start()
     began_s = time.monotonic()
-    node._await_files([path])
+    node._await_files([path], stopped=lambda: False)
     assert path.exists() and 0.2 < time.monotonic() - began_s < 10.0
     writer.join()
+
+
+def listens(pid: int) -> bool:
+    """It has a handler of SIGTERM."""
+    (caught,) = re.findall(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def test_the_end_of_the_allocation_waits_for_no_file_and_starts_no_agent(tmp_path: Path) -> None:
+    argv = [
+        sys.executable, "-m", "controlplane.slurm.node", "--server", "wss://n1:9", "--join-token-file",
+        str(tmp_path / "none"), "--directory", str(tmp_path), "--grace-s", "20",
+    ]  # fmt: skip
+    slurm = {"SLURM_JOB_ID": str(os.getpid()), "SLURMD_NODENAME": "n1", "SLURM_NODEID": "0"}
+    folder = places.ROOT / f"hf-{os.geteuid()}" / f"{os.getpid()}.0"
+    task = subprocess.Popen(argv, env=os.environ | slurm, cwd=ROOT, stderr=subprocess.PIPE)
+    try:
+        until_s = time.monotonic() + 20.0
+        while not listens(task.pid):
+            assert time.monotonic() < until_s
+            time.sleep(0.02)
+        task.send_signal(signal.SIGTERM)
+        _, said = task.communicate(timeout=10)
+    finally:
+        task.kill()
+        task.wait()
+    assert (task.returncode, said) == (0, b"") and not folder.exists()

@@ -121,6 +121,27 @@ def test_the_command_does_as_the_module_does(node: Node, hook: str, code: int) -
     assert node.run(*argv)[0] == code and len(node.orders) == 1
 
 
+def test_a_node_whose_name_in_slurm_has_capitals_is_asked_for_by_the_name_that_holdfast_knows(node: Node) -> None:
+    url = f"http://127.0.0.1:{node.server.server_address[1]}"
+    node.configure(f'url = "{url}"\ntoken = "holdfast_read_x"\nnode = "GPU_01"')
+    node.answer = BAD | {"name": "gpu-01"}
+    node.slurm(IDLE.replace("n2", "GPU_01"))
+    node.run("healthcheck")
+    assert [path for path, _ in node.asked] == ["/api/v1/nodes/gpu-01"]
+    assert [order.split("|")[1] for order in node.orders] == ["nodename=GPU_01"]
+
+
+def test_where_agents_run_in_pilots_a_node_that_is_away_is_given_back(node: Node) -> None:
+    node.answer = GOOD | {"connected": False}
+    node.slurm(OURS)
+    assert node.run("healthcheck") == (0, "") and node.orders == [], "nobody says how it is"
+    path = node.folder / "slurm.toml"
+    node.configure(path.read_text() + 'agents = "pilots"\n')
+    assert node.run("healthcheck")[0] == 0 and node.orders == ["update|nodename=n2|state=undrain|"]
+    node.configure(path.read_text().replace('"pilots"', '"some"'))
+    assert "agents is 'resident' (they run for good) or 'pilots' (in pilots alone)" in node.run("healthcheck")[1]
+
+
 def test_words_of_the_server_do_not_steer_the_terminal(node: Node) -> None:
     node.answer = GOOD | {"state": "cordoned", "state_reason": "\x1b[2J\x9b\u202egone\r"}
     _, words = node.run("prolog")

@@ -134,6 +134,7 @@ def left(folder: Path, run: str) -> None:
     (folder / run / "rows.sqlite3").write_bytes(b"rows")
     note = {"job": "job_1", "name": "first", "committed_step": 40, "step": 40, "path": str(place), "checkpoints": "/c"}
     (folder / run / "continue.json").write_text(json.dumps(note))
+    (folder / run / "job.json").write_text('{"state": "preempted", "committed_step": 40}')
 
 
 def test_a_run_is_continued_at_the_step_that_was_saved(holdfast: Any, tmp_path: Path) -> None:
@@ -152,6 +153,11 @@ def test_a_run_that_is_in_the_queue_still_is_not_continued(holdfast: Any, tmp_pa
     assert code == Exit.USAGE and "run 7 is in Slurm's queue still (COMPLETING)" in err and "scancel" in err
     program(tmp_path, "squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
     assert holdfast("--nodes", "2", "--continue", "7", "--print")[0] == Exit.OK, "the run itself has said its end"
+    (tmp_path / "runs" / "7" / "job.json").unlink()
+    code, _, err = holdfast("--nodes", "2", "--continue", "7")
+    assert code == Exit.USAGE and "run 7 has not said that it ended, and Slurm does not say whether it runs" in err
+    program(tmp_path, "squeue", "printf '6|PENDING\\n'")
+    assert holdfast("--nodes", "2", "--continue", "7", "--print")[0] == Exit.OK, "it was killed"
 
 
 def test_what_cannot_be_continued_is_refused_before_anything_is_submitted(holdfast: Any, tmp_path: Path) -> None:
