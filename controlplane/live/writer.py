@@ -13,6 +13,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from django.db import close_old_connections
@@ -196,10 +197,24 @@ class Writer:
         self._retry_at = time.monotonic() + RETRY_S
         try:
             retrying(lambda: close_sessions(self._ended), "close sessions")
-        except Exception:
+        except Exception as error:
             _log.exception("ends of sessions were not written", number=len(self._ended))
+            if not is_outage(error):
+                self._write_each_end()
         else:
             self._ended.clear()
+
+    def _write_each_end(self) -> None:
+        """One that can never be written keeps no other from it, and is not tried again."""
+        ended, self._ended = self._ended, {}
+        for node_id, session_id in ended.items():
+            try:
+                retrying(partial(close_sessions, {node_id: session_id}), "close a session")
+            except Exception as error:
+                if is_outage(error):
+                    self._ended[node_id] = session_id
+                else:
+                    _log.error("the end of a session cannot be written", node_id=node_id, exc_info=error)
 
     def _guarded(self, item: Item, work: Callable[[Item], None]) -> None:
         try:

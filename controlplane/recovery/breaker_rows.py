@@ -1,14 +1,13 @@
 """Rows of acts and breakers: what `recovery.commit` has of the core, and a person's closing (ADR 0048)."""
 
 from datetime import timedelta
-from functools import partial
 
 from django.db import IntegrityError, transaction
 
 from controlplane.access import audit
 from controlplane.access.actors import in_words
 from controlplane.jobs.models import Job
-from controlplane.jobs.services import wake_jobs
+from controlplane.jobs.services import wake_job_later
 from controlplane.policy import capabilities
 from controlplane.policy.disruption_counts import Act as Done
 from controlplane.policy.facts import TERMINAL_JOB
@@ -70,9 +69,9 @@ def close(breaker_id: str, actor: str, reason: str) -> Breaker:
         _close(row, in_words(actor), reason)
         after = {"closed_by": actor, "closed_at": row.closed_at.isoformat() if row.closed_at else None}
         audit.audit(actor, "breaker.close", row.segment or "fleet", reason=reason, before=before, after=after)
-        live = Job.objects.exclude(state__in=TERMINAL_JOB).order_by("pk").values_list("pk", flat=True)
-        # Behind the commit: who holds the fleet waits for no job's row.
-        transaction.on_commit(partial(wake_jobs, list(live)), robust=True)
+        # Behind the commit, one by one: who holds the fleet waits for no job's row, and no job for another's.
+        for job_id in Job.objects.exclude(state__in=TERMINAL_JOB).order_by("pk").values_list("pk", flat=True):
+            wake_job_later(job_id)
     return row
 
 

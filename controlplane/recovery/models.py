@@ -208,7 +208,11 @@ class Decision(models.Model):
             models.UniqueConstraint(fields=["job", "key", "mode"], name="decision_once"),
             models.UniqueConstraint(fields=["key", "mode"], condition=Q(job=None), name="fleet_decision_once"),
         ]
-        indexes = [models.Index(fields=["job"], condition=Q(mode="recommend"), name="decision_recommended")]
+        indexes = [
+            models.Index(fields=["job"], condition=Q(mode="recommend"), name="decision_recommended"),
+            # Of all decisions of years the few that a breaker held.
+            models.Index(fields=["rule", "choice", "at"], name="decision_by_rule"),
+        ]
 
 
 class Request(models.Model):

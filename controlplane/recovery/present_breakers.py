@@ -82,4 +82,4 @@ def _holds(row: Breaker) -> QuerySet[Decision, tuple[str, str]]:
     holds = Decision.objects.annotate(breaker=Value(row.id)).filter(
         while_open, rule=replica_failure.RULE, choice=HOLD, job__isnull=False, evidence__segment=row.segment
     )
-    return holds.order_by().values_list("breaker", "job_id")
+    return holds.order_by().values_list("breaker", "job_id").distinct()

@@ -80,7 +80,8 @@ class Kept(NamedTuple):
 class Room:
     """How much of the stream stays, as one web process sees it: its own newest `most_bytes`, and what is younger than
     `most_s` both by Redis's clock, which is in each entry's id, and by ours, whichever is less. What other processes
-    appended goes by the same id. A reader that is further behind misses numbers and says so."""
+    appended goes by the same id; of a stream that was made anew by a clock that is behind, the first entries may go
+    with it. A reader that is further behind misses numbers and says so."""
 
     most_bytes: int = STREAM_BYTES
     most_s: float = MAX_AGE_S

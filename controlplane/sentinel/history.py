@@ -37,8 +37,12 @@ QUIET_AT_ONCE = 50
 FULL_AT_ONCE = 50
 STORE_SLACK = 1.5
 """So much more often than it has to be is a full chunk stored: chunks of a fleet that began together spread."""
+CHUNK_SAMPLES = 600
+"""Of a chunk, where a node sends one each second. The limits of a turn are in chunks of so many: after an outage a node
+has more."""
 SHOWN_AT_ONCE = 2500
-"""Nodes whose newest samples are shown in a turn; of more nodes each waits for a few turns."""
+SHOWN_AT_ONCE_BYTES, SHOWN_OF_A_NODE_BYTES = 16 << 20, 32 << 10
+"""Nodes whose newest samples are shown in a turn, and bytes; of more nodes each waits for a few turns."""
 REST_SAMPLES = 30
 REST_CHUNKS = 2.0
 """A sentinel that does not lead packs so many samples of a node at once, and keeps so many chunks while another one
@@ -104,26 +108,52 @@ class Pending:
         self.shown, self.shown_bytes = 0, 0
 
     def drop_stored(self, until_s: float) -> None:
-        """What was stored by another one: samples up to that moment."""
-        self.pack()
-        parts, spans, until_ms = self.parts, self.spans, round(until_s * 1000.0)
-        self.parts, self.spans, self.samples, self.readings, self.first_s = [], [], 0, 0, 0.0
-        for packed, (last_s, samples, readings) in zip(parts, spans, strict=True):
-            if last_s <= until_s:
-                continue
-            part = unpack_part(packed)
-            later = part.t_ms > until_ms
-            if not later.any():
-                continue
-            if not later.all():
-                part = Part(t_ms=part.t_ms[later], devices=part.devices, whole=part.whole[:, :, later])
-                packed, samples = pack_part(part), len(part.t_ms)
-                readings = samples * len(part.devices)
-            self.first_s = self.first_s if self.samples else float(part.t_ms[0]) / 1000.0
-            self.samples, self.readings = self.samples + samples, self.readings + readings
-            self.parts.append(packed)
-            self.spans.append((last_s, samples, readings))
+        """What was stored by another one: samples up to that moment. One part alone is opened, in which it lies: of a
+        fleet that waited for hours this is done at once."""
         self.shown, self.shown_bytes = 0, 0
+        if not self.samples or self.first_s > until_s:
+            return
+        if not self.spans or self.spans[-1][0] <= until_s:
+            self.pack()
+        while self.parts and not self._later(until_s):
+            _, samples, readings = self.spans[0]
+            del self.parts[0], self.spans[0]
+            self.samples, self.readings = self.samples - samples, self.readings - readings
+        if not self.samples:
+            self.first_s = 0.0
+
+    def _later(self, until_s: float) -> bool:
+        """Of the first part what is after that moment is left; False: nothing is."""
+        last_s, samples, readings = self.spans[0]
+        if last_s <= until_s:
+            return False
+        part = unpack_part(self.parts[0])
+        later = part.t_ms > round(until_s * 1000.0)
+        if not later.any():
+            return False
+        if not later.all():
+            part = Part(t_ms=part.t_ms[later], devices=part.devices, whole=part.whole[:, :, later])
+            left = len(part.t_ms), len(part.t_ms) * len(part.devices)
+            self.parts[0], self.spans[0] = pack_part(part), (last_s, *left)
+            self.samples, self.readings = self.samples - samples + left[0], self.readings - readings + left[1]
+        self.first_s = float(part.t_ms[0]) / 1000.0
+        return True
+
+    @property
+    def chunks(self) -> float:
+        """How much work it is to store all of it: as that of so many nodes whose chunk is full."""
+        return max(1.0, self.samples / CHUNK_SAMPLES)
+
+    def unshown(self) -> list[bytes]:
+        """Parts that Redis has not; the newest of them where it has none: what waits for hours is shown once it is
+        stored."""
+        if self.shown:
+            return self.parts[self.shown :]
+        begin, size = len(self.parts) - 1, len(self.parts[-1])
+        while begin > 0 and size + len(self.parts[begin - 1]) <= SHOWN_OF_A_NODE_BYTES:
+            begin -= 1
+            size += len(self.parts[begin])
+        return self.parts[begin:]
 
     def whole(self) -> Part:
         """All of it."""
@@ -190,8 +220,8 @@ class History:
         """Store full chunks, those of nodes that have gone quiet, and what is left of nodes that are not `known` any
         more; returns how many. What cannot be stored of one node is dropped. `unit`: of the write
         (`sentinel.fence`)."""
-        due, quiet = [], QUIET_AT_ONCE
-        full = max(FULL_AT_ONCE, int(STORE_SLACK * len(self.nodes) / max(self.chunk_s, 1.0)))
+        due, quiet = [], float(QUIET_AT_ONCE)
+        full = max(FULL_AT_ONCE, STORE_SLACK * len(self.nodes) / max(self.chunk_s, 1.0))
         for node_id, pending in self.nodes.items():
             if not pending.samples:
                 continue
@@ -199,15 +229,21 @@ class History:
                 due.append(node_id)
             elif now_s - pending.last_s >= self.quiet_s:
                 due += [node_id] if quiet > 0 else []
-                quiet -= 1
+                quiet -= pending.chunks
             elif now_s - pending.first_s >= self.chunk_s:
                 due += [node_id] if full > 0 else []
-                full -= 1
+                full -= pending.chunks
         return self._store(due, known, unit)
 
     def force(self, *, known: Collection[str], until_s: float = math.inf, unit: Unit = nullcontext) -> int:
-        """As `flush`, all there is of `FORCED_AT_ONCE` nodes of `waiting`."""
-        return self._store(self._unstored(until_s)[:FORCED_AT_ONCE], known, unit)
+        """As `flush`, all there is of `FORCED_AT_ONCE` nodes of `waiting`, of fewer where each has much."""
+        due, left = [], float(FORCED_AT_ONCE)
+        for node_id in self._unstored(until_s):
+            if left <= 0.0:
+                break
+            due.append(node_id)
+            left -= self.nodes[node_id].chunks
+        return self._store(due, known, unit)
 
     def _store(self, due: Collection[str], known: Collection[str], unit: Unit) -> int:
         wholes: dict[str, Part] = {}
@@ -233,11 +269,15 @@ class History:
         are shown; all of them where Redis has not what it had."""
         changes: list[tuple[str, list[bytes], bool]] = []
         nodes = [node_id for node_id, _ in zip(list(self._unshown), range(SHOWN_AT_ONCE), strict=False)]
+        size = 0
         for node_id in nodes:
+            if size > SHOWN_AT_ONCE_BYTES:
+                break
             del self._unshown[node_id]
             pending = self.nodes[node_id]
             if isolated("history", node_id, pending.pack) and pending.parts:
-                changes.append((pending_name(node_id), pending.parts[pending.shown :], pending.shown == 0))
+                changes.append((pending_name(node_id), pending.unshown(), pending.shown == 0))
+                size += bus.parts_bytes(changes[-1][1])
         lengths = bus.write_parts(changes)
         for name, parts, _ in changes:
             pending = self.nodes[name.partition(":")[2]]

@@ -36,8 +36,8 @@ from controlplane.sentinel.readings import Finding
 from controlplane.sentinel.scan import Scanner, tell_reading
 from controlplane.telemetry.selectors import stored_until
 
-LATE_S = 30.0
-"""Findings of so long are kept by who does not lead: longer than a shard is without a leader."""
+LATE_S, MOST_LATE = 30.0, 20_000
+"""Findings of so long are kept while another one leads, and so many of them, the newest, while nobody does."""
 SLACK_S = 15.0
 """Two sentinels find the same in the same frames, one of them so much later at most."""
 READY_FRAMES = 3.0
@@ -81,7 +81,7 @@ class Shard:
         self.deafness = Deafness()
         self.fence = Fence(number, 0)
         self.scanner, self.publisher = Scanner(mine=mine), self._publisher()
-        self._late: deque[tuple[float, Finding]] = deque()
+        self._late: deque[tuple[float, Finding]] = deque(maxlen=MOST_LATE)
         self._giving: tuple[str, float] | None = None
 
     def _publisher(self) -> Publisher:
@@ -120,14 +120,19 @@ class Shard:
         self.term = None
         self.live_state.dropped.clear()
         self._late.extend((turn.moment, finding) for finding in self.live_state.watch.news())
+        if led:
+            self._forget_told(turn)
+        if "history" in turn.due:
+            self.history.rest(turn.now_s, led=led)
+
+    def _forget_told(self, turn: Turn) -> None:
+        """What whoever leads has done: it raises findings, and compares counters with what was before. While nobody
+        leads nothing of it is done."""
         while self._late and turn.moment - self._late[0][0] > LATE_S:
             self._late.popleft()
         begun = self.live_state.watch.begun
-        # Whoever led since then has compared their counters with what was before.
         for node_id in [each for each, began_s in begun.items() if turn.now_s - began_s > LATE_S]:
             del begun[node_id]
-        if "history" in turn.due:
-            self.history.rest(turn.now_s, led=led)
 
     def lead(self, turn: Turn, *, paused: bool) -> bool:
         """What is due. `paused`: nothing is concluded from silence. True: so many are silent at once that it is rather
@@ -161,7 +166,8 @@ class Shard:
         if to is None:
             self._giving = None
             return False
-        if self._giving is None or self._giving[0] != to:
+        # Samples are dated by a clock that may have been set back since.
+        if self._giving is None or self._giving[0] != to or self._giving[1] > now_s:
             self._giving = to, now_s
         heard_s = self._giving[1]
         self.history.force(known=self.fleet.nodes, until_s=heard_s, unit=self.fence.unit_of_work)

@@ -6,7 +6,8 @@ from controlplane.fleet.models import Node
 
 
 class TelemetryChunk(models.Model):
-    """Up to ten minutes of one node's samples: quantised, delta, zstd (codec names it)."""
+    """Of one node up to ten minutes of samples, or what waited for the database (two hours at most): quantised, delta,
+    zstd (codec names it)."""
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="chunks")
     t0 = models.DateTimeField(db_index=True)

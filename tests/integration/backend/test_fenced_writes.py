@@ -112,6 +112,7 @@ def test_what_was_found_long_before_is_none_of_the_next_leaders(redis: Redis, ho
     shard = scene.sentinels["b"].shards[0]
     assert len(shard._late) == 1
     shard._late[0] = (time.monotonic() - LATE_S - 1.0, shard._late[0][1])
+    scene.sentinels["b"].leadership.elsewhere = frozenset({0})
     scene.turn("b", scene.frames())
     assert not shard._late
 
@@ -123,6 +124,7 @@ def test_counters_that_rose_before_it_stood_by_are_not_compared_when_it_takes_ov
     compared: list[str] = []
     monkeypatch.setattr(seeds, "newest_totals", lambda node_id, *_, **__: compared.append(node_id) or {})
     scene = Scene(1, "a", "b")
+    scene.sentinels["b"].leadership.elsewhere = frozenset({0})
     for name, age_s in (("a", 0.0), ("b", LATE_S + 1.0)):
         scene.turn(name, scene.frames())
         begun = scene.sentinels[name].shards[0].live_state.watch.begun
@@ -132,6 +134,26 @@ def test_counters_that_rose_before_it_stood_by_are_not_compared_when_it_takes_ov
         scene.lead(name, 0, term=1)
         scene.turn(name, scene.frames())
     assert compared == [hot.node_id], "by the one that had just begun"
+
+
+def test_what_came_while_nobody_led_is_compared_and_raised_however_long_that_was(
+    redis: Redis, hot: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an outage of the database: whoever leads next is the first who can."""
+    compared: list[str] = []
+    monkeypatch.setattr(seeds, "newest_totals", lambda node_id, *_, **__: compared.append(node_id) or {})
+    scene = Scene(1, "a")
+    scene.turn("a", scene.frames())
+    scene.turn("a", scene.frames({(hot.node_id, hot.index): BROKEN}))
+    shard = scene.sentinels["a"].shards[0]
+    shard.live_state.watch.begun[hot.node_id] -= LATE_S + 1.0
+    shard._late = type(shard._late)([(at - LATE_S - 1.0, finding) for at, finding in shard._late])
+    assert shard._late, "it found something"
+    scene.turn("a", scene.frames({(hot.node_id, hot.index): BROKEN}))
+    scene.lead("a", 0, term=1)
+    scene.turn("a", scene.frames({(hot.node_id, hot.index): BROKEN}))
+    assert compared == [hot.node_id]
+    assert Signal.objects.filter(kind="device_reading", node_id=hot.node_id, device_index=hot.index).exists()
 
 
 def test_a_leader_that_comes_back_writes_nothing_under_its_old_term(redis: Redis, hot: Device) -> None:

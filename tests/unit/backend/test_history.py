@@ -234,6 +234,57 @@ def test_a_sentinel_that_does_not_lead_keeps_what_the_next_chunks_may_lack_and_n
     assert shown.of("n").t_ms.tolist()[-121:] == [1000 * seq for seq in range(880, 1001)]
 
 
+def test_what_another_one_stored_is_left_out_and_of_hours_that_wait_one_part_alone_is_opened(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sensors = Sensors(DEVICES, seed=1)
+    samples = [frame_of("n", seq, samples_of(sensors)) for seq in range(1, 401)]
+    for until_s in (0.0, 1.0, 30.0, 45.5, 123.0, 399.0, 400.0, 500.0):
+        kept, state = History(60.0), live("n")
+        for seq, sample in enumerate(samples, start=1):
+            kept.take(state.take([sample]), state)
+            if seq % 2 == 0:
+                kept.rest(float(seq), led=False)
+        opened: list[bytes] = []
+        monkeypatch.setattr(
+            history, "unpack_part", lambda part, opened=opened: opened.append(part) or unpack_part(part)
+        )
+        kept.lead({"n": until_s})
+        monkeypatch.setattr(history, "unpack_part", unpack_part)
+        pending, left = kept.nodes["n"], [1000 * seq for seq in range(1, 401) if seq > until_s]
+        assert len(opened) <= 1
+        assert pending.samples == len(left) and pending.readings == len(left) * DEVICES
+        assert (pending.whole().t_ms.tolist() if left else []) == left
+        assert pending.first_s == (left[0] / 1000.0 if left else 0.0)
+        assert sum(samples for _, samples, _ in pending.spans) == len(left)
+
+
+def test_what_waited_for_hours_is_stored_and_shown_in_turns_as_long_as_others(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "CHUNK_SAMPLES", 10)
+    monkeypatch.setattr(history, "FULL_AT_ONCE", 4)
+    monkeypatch.setattr(history, "FORCED_AT_ONCE", 4)
+    monkeypatch.setattr(history, "SHOWN_AT_ONCE_BYTES", 400)
+    monkeypatch.setattr(history, "SHOWN_OF_A_NODE_BYTES", 300)
+    names = [f"n{number}" for number in range(8)]
+    sensors, state, kept = Sensors(1, seed=1), live(*names, devices=1), History(60.0, quiet_s=1e9)
+    for turn in range(40):
+        kept.take(state.take([frame_of(name, turn + 1, samples_of(sensors, 1)) for name in names]), state)
+        kept.rest(float(turn), led=False)
+        for pending in kept.nodes.values():
+            pending.pack()
+    kept.lead({})
+    kept.publish()
+    assert 0 < len(shown.parts) < 8, "others are shown in the next turns"
+    assert all(bus.parts_bytes(parts) <= 300 + 2 * 200 for parts in shown.parts.values())
+    assert [len(shown.of(name.partition(":")[2]).t_ms) < 40 for name in shown.parts] == [True] * len(shown.parts)
+    assert shown.of("n0").t_ms.tolist()[-1] == 40_000, "the newest"
+    assert [kept.flush(100.0, known=set(names)) for _ in range(3)] == [1, 1, 1], "each is as much as four chunks"
+    assert kept.force(known=set(names)) == 1
+    assert sorted(len(whole.t_ms) for whole in shown.stored.values()) == [40] * 4
+
+
 def test_in_an_outage_in_which_nobody_leads_all_is_kept_and_what_there_is_no_room_for_is_counted(
     shown: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
