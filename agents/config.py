@@ -42,11 +42,13 @@ _SECRET_FIELDS = frozenset({"join_token"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Everything the agent needs to know. `join_token` is read from its file, "" if none. `inherited`: of an
-    allocation, which devices are its own, by index or UUID; None: it does not say, so all that are there."""
+    allocation, which devices are its own, by index or UUID; None: it does not say, so all that are there.
+    `identity_dir`: key, credential and count of sessions; the state directory's unless they outlive it."""
 
     server: Server
     name: str
     state_dir: Path
+    identity_dir: Path
     jobs_dir: Path
     policy_file: Path
     probe: str
@@ -102,6 +104,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--server", default="ws://127.0.0.1:8000", help="ws:// or wss:// URL of the control plane")
     parser.add_argument("--name", default=socket.gethostname(), help="this node's name")
     parser.add_argument("--state-dir", default="/var/lib/holdfast-agent", help="journal and credential")
+    parser.add_argument(
+        "--identity-dir", default="", help="key and credential, where they outlive --state-dir; else they lie there"
+    )
     parser.add_argument("--jobs-dir", default="", help="sockets, logs and debug sockets of jobs")
     parser.add_argument("--policy-file", default="/etc/holdfast/agent-policy.toml", help="what this node allows")
     parser.add_argument("--probe", default="nvml", choices=("nvml", "simulated"))
@@ -183,6 +188,7 @@ def _checked(options: argparse.Namespace, environment: Mapping[str, str]) -> Con
         server=server,
         name=options.name,
         state_dir=state_dir,
+        identity_dir=Path(options.identity_dir).absolute() if options.identity_dir else state_dir,
         jobs_dir=jobs_dir,
         policy_file=Path(options.policy_file).absolute(),
         probe=options.probe,

@@ -45,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The process's exit code."""
     try:
         config = load(sys.argv[1:] if argv is None else argv)
-        config.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in (config.state_dir, config.identity_dir):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         Places(config.jobs_dir).open()
         rules = rules_of(config)
         lock = _lock(config.state_dir / "lock")
@@ -86,8 +87,8 @@ async def _run(config: Config, rules: NodeRules) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
     await agent.sampler.start()
     await agent.start(same_boot=same_boot)
-    if lent and agent.state.outer_end is None:
-        # What was said of the end of an earlier allocation of this node is over.
+    if lent and not same_boot and agent.state.outer_end is None:
+        # The first start in this allocation: what was said of the end of an earlier one is over.
         agent.dispatch(NoticeRead(now_s=time.monotonic(), leaves_in_s=None, reason="this is another allocation"))
     exporting = asyncio.create_task(
         asyncio.to_thread(exporter.start, config.metrics_bind, lambda: agent.state, agent.device_series)
@@ -138,12 +139,12 @@ def _open_state(state_dir: Path) -> tuple[State, Journal, bool]:
 
 async def _online(config: Config, agent: Agent) -> None:
     """Enrol if need be, then keep the link up. Ends by cancellation or a final refusal only."""
-    credential = load_credential(config.state_dir / "credential")
+    credential = load_credential(config.identity_dir / "credential")
     if credential is None:
         credential = await enrol_patiently(config, _facts(config, agent))
         note("enrolled", node_id=credential.node_id)
     identity = NodeIdentity(
-        config.state_dir,
+        config.identity_dir,
         credential,
         server_host=urlsplit(config.server.url).hostname or "",
         machine_id=machine_id(),

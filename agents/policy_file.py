@@ -18,7 +18,7 @@ MAX_BYTES = 256 * 1024
 
 def rules_of(config: Config) -> NodeRules:
     """What the policy file of these settings allows. Raises ConfigError."""
-    own = (str(config.state_dir), str(config.jobs_dir))
+    own = tuple(dict.fromkeys(map(str, (config.state_dir, config.identity_dir, config.jobs_dir))))
     return NodeRules(policy=read_policy(config.policy_file), own_places=own)
 
 

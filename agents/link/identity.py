@@ -19,17 +19,17 @@ from controlplane.protocol.frames import PROTOCOL_MAX, PROTOCOL_MIN
 from controlplane.protocol.handshake import NewKey, Proof
 
 
-def key_path(state_dir: Path) -> Path:
+def key_path(folder: Path) -> Path:
     """Where the private key is."""
-    return state_dir / "key"
+    return folder / "key"
 
 
-def own_key(state_dir: Path) -> NodeKey:
+def own_key(folder: Path) -> NodeKey:
     """The key pair, made and stored on the first call. Raises ConfigError or OSError."""
-    key = NodeKey.load(key_path(state_dir))
+    key = NodeKey.load(key_path(folder))
     if key is None:
         key = NodeKey.fresh()
-        key.store(key_path(state_dir))
+        key.store(key_path(folder))
     return key
 
 
@@ -37,16 +37,16 @@ class NodeIdentity:
     """The enrolled node. `pins`: the server's public keys that were pinned here, with which what
     it signs is checked."""
 
-    def __init__(self, state_dir: Path, credential: Credential, *, server_host: str, machine_id: str) -> None:
-        self._state_dir = state_dir
+    def __init__(self, folder: Path, credential: Credential, *, server_host: str, machine_id: str) -> None:
+        self._folder = folder
         self._server_host = server_host.lower()
         self._machine_id = machine_id
-        self._counter = SessionCounter(state_dir / "session_counter")
+        self._counter = SessionCounter(folder / "session_counter")
         self.credential = credential
         self.pins = self._pins_of(credential)
-        key = NodeKey.load(key_path(state_dir))
+        key = NodeKey.load(key_path(folder))
         if key is None:
-            raise ConfigError(f"{state_dir} has a credential and no key: remove the credential and enrol again")
+            raise ConfigError(f"{folder} has a credential and no key: remove the credential and enrol again")
         self._key = key
         # A rotation was under way: the server may know the new key already, so it is tried first.
         self._next = NodeKey.load(self._next_path)
@@ -97,8 +97,8 @@ class NodeIdentity:
         """The server has stored this key: it takes the place of the old one. Raises OSError."""
         if self._next is None or self._next.public_key != public_key:
             return
-        os.replace(self._next_path, key_path(self._state_dir))
-        sync_directory(self._state_dir)
+        os.replace(self._next_path, key_path(self._folder))
+        sync_directory(self._folder)
         self._key, self._next, self._use_next = self._next, None, False
 
     def enrolled_again(self, key: NodeKey, credential: Credential) -> None:
@@ -114,13 +114,13 @@ class NodeIdentity:
 
     @property
     def _next_path(self) -> Path:
-        return self._state_dir / "key.next"
+        return self._folder / "key.next"
 
     def _pins_of(self, credential: Credential) -> Pins:
         """The server's keys that came with the enrolment; a renewed set is kept with it."""
 
         def keep(keys: tuple[str, ...]) -> None:
             self.credential = msgspec.structs.replace(self.credential, server_keys=keys)
-            store_credential(self._state_dir / "credential", self.credential)
+            store_credential(self._folder / "credential", self.credential)
 
         return Pins(credential.server_keys, node_id=credential.node_id, keep=keep)

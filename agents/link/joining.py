@@ -23,7 +23,7 @@ _RETRY_FIRST_S, _RETRY_MAX_S = 0.5, 30.0
 async def enrol_patiently(config: Config, facts: Facts) -> Credential:
     """Until it works, or the server says that it never will (EnrolmentError)."""
     if not config.join_token:
-        raise EnrolmentError(f"no credential in {config.state_dir} and no join token: give --join-token-file")
+        raise EnrolmentError(f"no credential in {config.identity_dir} and no join token: give --join-token-file")
     wait_s = _RETRY_FIRST_S
     while True:
         try:
@@ -39,13 +39,13 @@ async def enrol_patiently(config: Config, facts: Facts) -> Credential:
 def _first(config: Config, facts: Facts) -> Credential:
     """1. Key on disk. 2. The count of sessions, without which none can be opened. 3. Room for the
     answer. 4. The token. 5. The answer on disk."""
-    path = config.state_dir / "credential"
+    path = config.identity_dir / "credential"
     try:
-        key = own_key(config.state_dir)
-        SessionCounter(config.state_dir / "session_counter").keep()
+        key = own_key(config.identity_dir)
+        SessionCounter(config.identity_dir / "session_counter").keep()
     except OSError as error:
         raise EnrolmentError(
-            f"{config.state_dir} cannot keep the node's key ({error.strerror or error}): the join token is not used;"
+            f"{config.identity_dir} cannot keep the node's key ({error.strerror or error}): the join token is not used;"
             " make room there, or repair the disk",
             retry=True,
         ) from error
@@ -86,16 +86,16 @@ class Outcast:
 
     def _again(self, token: str) -> None:
         """With a key of its own; the old one says that this is the same node."""
-        state_dir = self._config.state_dir
-        fresh_path = state_dir / "key.enrol"
+        folder = self._config.identity_dir
+        fresh_path = folder / "key.enrol"
         key = NodeKey.load(fresh_path)
         if key is None:
             key = NodeKey.fresh()
             key.store(fresh_path)
-        reserve(state_dir / "credential")
-        old_key = NodeKey.load(key_path(state_dir))
+        reserve(folder / "credential")
+        old_key = NodeKey.load(key_path(folder))
         credential = enrol(self._config.server, join_token=token, key=key, old_key=old_key, facts=self._facts())
-        os.replace(fresh_path, key_path(state_dir))
-        sync_directory(state_dir)
-        store_credential(state_dir / "credential", credential, reserved=True)
+        os.replace(fresh_path, key_path(folder))
+        sync_directory(folder)
+        store_credential(folder / "credential", credential, reserved=True)
         self._identity.enrolled_again(key, credential)

@@ -34,13 +34,14 @@ class Device(msgspec.Struct, frozen=True):
 
 
 class Node(msgspec.Struct, frozen=True):
-    """As `Device`."""
+    """As `Device`. `ranks`: of jobs, that run there."""
 
     name: str
     state: str
     connected: bool
     state_reason: str = ""
     devices: list[Device] = []
+    ranks: list[msgspec.Raw] = []
 
 
 class Act(StrEnum):
@@ -80,10 +81,16 @@ def parsed(answer: bytes, name: str) -> Node | None:
     return node if known and node.name == name and len(node.devices) <= MAX_DEVICES else None
 
 
-def unfit(node: Node) -> str:
-    """Why it is to take no job, in words; "": it may."""
+def unfit(node: Node, *, piloted: bool = False) -> str:
+    """Why it is to take no job, in words; "": it may. Where agents run in pilots alone (`piloted`) a drain ends the
+    agent and what runs under it: a node is drained once nothing does, and not for one device, which Holdfast keeps work
+    away from and resets while the agent is there."""
+    if piloted and (node.ranks or node.state == NodeState.DRAINING):
+        return ""
     if node.state in OUT_OF_SERVICE:
         return f"{node.state}. {node.state_reason}".rstrip(". ")
+    if piloted:
+        return ""
     bad = [device for device in node.devices if device.present and not device.healthy]
     if not bad:
         return ""
@@ -93,9 +100,10 @@ def unfit(node: Node) -> str:
 
 def well(node: Node, *, piloted: bool = False) -> bool:
     """For certain, as its agent speaks: a node that is away is neither, nor is one of which a device is gone. Where
-    agents run in pilots alone (`piloted`) none speaks on a node that takes no job, and what was last known counts."""
-    heard = node.connected or piloted
-    return heard and node.state == NodeState.READY and all(device.healthy for device in node.devices)
+    agents run in pilots alone (`piloted`) none speaks on a node that takes no job: what people said last counts."""
+    if piloted:
+        return node.state not in OUT_OF_SERVICE
+    return node.connected and node.state == NodeState.READY and all(device.healthy for device in node.devices)
 
 
 def reason(why: str) -> str:
@@ -106,7 +114,7 @@ def reason(why: str) -> str:
 
 def act(node: Node, believed: Believed, *, may_undo: bool, piloted: bool = False) -> Act:
     """`may_undo`: asked by the health check, and not around a job. `piloted`: see `well`."""
-    if unfit(node):
+    if unfit(node, piloted=piloted):
         return Act.NOTHING if believed.drained else Act.DRAIN
     return Act.UNDRAIN if may_undo and well(node, piloted=piloted) and believed.ours else Act.NOTHING
 

@@ -28,12 +28,10 @@ FILES_TIMEOUT_S = 60.0
 
 
 class Keeper:
-    """One agent at a time. `argv` makes its command line for a grace in seconds; an exit code of `final` ends it."""
+    """One agent at a time. `argv` makes its command line for a grace in seconds."""
 
-    def __init__(
-        self, argv: Callable[[float], Sequence[str]], *, grace_s: float, final: frozenset[int] = FINAL
-    ) -> None:
-        self._argv, self._grace_s, self._final = argv, grace_s, final
+    def __init__(self, argv: Callable[[float], Sequence[str]], *, grace_s: float) -> None:
+        self._argv, self._grace_s = argv, grace_s
         self._child: subprocess.Popen[bytes] | None = None
         self._asked: tuple[signal.Signals, float] | None = None
 
@@ -55,14 +53,18 @@ class Keeper:
             code = self._run()
             if time.monotonic() - began_s > STABLE_S:
                 delay_s = FIRST_DELAY_S
-            if code not in self._final and not self._is_over():
+            if not self._is_final(code) and not self._is_over():
                 self._wait(delay_s, f"the agent ended with {code}")
                 delay_s = min(delay_s * 2, MAX_DELAY_S)
-            if code in self._final or self._is_over():
+            if self._is_final(code) or self._is_over():
                 return code if code >= 0 else 128 - code
 
+    def _is_final(self, code: int) -> bool:
+        """Another start would not change it."""
+        return code in FINAL
+
     def leave(self) -> None:
-        """As if the signal of the end had come."""
+        """As if the signal of the end had come; from any thread."""
         self._on_signal(signal.SIGTERM, None)
 
     def _run(self) -> int:
@@ -101,8 +103,9 @@ class Keeper:
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self._asked is None:
             self._asked = (signal.Signals(number), time.monotonic())
-        if self._child is not None:
-            self._child.send_signal(number)
+        # Read once: another thread may ask, and the child end meanwhile.
+        if (child := self._child) is not None:
+            child.send_signal(number)
 
 
 def agent_argv(options: argparse.Namespace, here: Allocation, *, folder: Path, grace_s: float) -> tuple[str, ...]:

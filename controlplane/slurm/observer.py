@@ -59,7 +59,7 @@ def run(hook: str, settings: Settings, *, until_s: float) -> tuple[int, str]:
     node = health.parsed(_ask(settings, until_s), name_in_holdfast(settings.node))
     if node is None:
         raise NoNewsError("the server's answer is none about this node")
-    why = health.unfit(node)
+    why = health.unfit(node, piloted=settings.piloted)
     if not why and hook != "healthcheck":
         return 0, ""
     believed = answers.believed(_run(("scontrol", "--oneliner", "show", "node", settings.node), until_s), settings.node)

@@ -2,15 +2,17 @@
 
 `python -m controlplane.slurm.pilot`, submitted by `holdfast slurm pilots`. Keeps the node's agent running, as `node`
 does on the nodes of a guest, with three differences. The node keeps its name and its key from one allocation to the
-next, in the pilots' directory, so that what Holdfast knows of it stays. No refusal ends it, as the next element of the
-array would meet the same one: it is tried again, and the output says why. And where somebody drains the node in Slurm
-it leaves by itself, within the grace, so that the next element starts on another one.
+next, in the pilots' directory, so that what Holdfast knows of it stays. A refusal does not end it, as the next element
+of the array would meet the same one: it is tried again, and the output says why; a node that was never admitted is
+given back after a while. And where somebody drains the node in Slurm it leaves by itself, within the grace, so that the
+next element starts on another one.
 """
 
 import argparse
 import random
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -22,9 +24,22 @@ from controlplane.slurm.node import Keeper
 ASK_S, AGAIN_S = 30.0, 5.0
 """So often each pilot asks Slurm for its node: a thousand of them are 33 questions a second. A drain counts when it is
 there a second time."""
-DONE = frozenset({0})
-NOT_HERE = 2
+NOT_HERE, DONE = 2, 0
 MAX_REASON_CHARS = 160
+PATIENCE_S = 900.0
+"""So long a node that the server has never admitted is held: somebody may put a fresh token into the file."""
+
+
+class Pilot(Keeper):
+    """Keeps the agent for as long as the allocation lasts; its credential is then in the folder `identity`."""
+
+    def __init__(self, argv: Callable[[float], Sequence[str]], *, grace_s: float, identity: Path) -> None:
+        super().__init__(argv, grace_s=grace_s)
+        self._identity, self._began_s = identity, time.monotonic()
+
+    def _is_final(self, code: int) -> bool:
+        admitted = (self._identity / "credential").exists()
+        return code == DONE or (not admitted and time.monotonic() - self._began_s > PATIENCE_S)
 
 
 class Drains:
@@ -67,17 +82,22 @@ class Drains:
         )
 
 
-def agent_argv(options: argparse.Namespace, here: Allocation, *, jobs: Path, grace_s: float) -> tuple[str, ...]:
+def agent_argv(options: argparse.Namespace, here: Allocation, *, folder: Path, grace_s: float) -> tuple[str, ...]:
     """The agent of this node."""
     pinned = ("--tls-ca-file", options.tls_ca_file) if options.tls_ca_file else ()
     near = ("--segment", here.segment) if here.segment else ()
     return (
         sys.executable, "-m", "agents", "--server", options.server.replace("http", "ws", 1), *pinned,
         "--join-token-file", options.join_token_file, "--name", here.name,
-        "--state-dir", str(options.directory / "nodes" / here.name), "--jobs-dir", str(jobs),
+        "--identity-dir", str(identity_of(options, here)), "--state-dir", str(folder / "a"),
         "--probe", options.probe, "--devices", str(options.devices), "--metrics-bind", "off",
         "--tenancy", "allocation", "--grace-s", f"{grace_s:g}", *near,
     )  # fmt: skip
+
+
+def identity_of(options: argparse.Namespace, here: Allocation) -> Path:
+    """Where the node's key and credential lie, from one allocation to the next."""
+    return Path(options.directory) / "nodes" / here.name
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -100,22 +120,25 @@ def main(argv: Sequence[str]) -> int:
     try:
         here = read()
         folder = places.local(here.job, here.index)
-        (options.directory / "nodes" / here.name).mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (NoAllocation, places.PlaceError, OSError) as error:
+        for each in (options.directory / "nodes", identity_of(options, here)):
+            places.own(each)
+    except (NoAllocation, places.PlaceError) as error:
         print(f"holdfast: {error}", file=sys.stderr)
         return NOT_HERE
-    jobs = folder / "j"
-    keeper = Keeper(
-        lambda left_s: agent_argv(options, here, jobs=jobs, grace_s=left_s), grace_s=options.grace_s, final=DONE
+    keeper = Pilot(
+        lambda left_s: agent_argv(options, here, folder=folder, grace_s=left_s),
+        grace_s=options.grace_s,
+        identity=identity_of(options, here),
     )
     keeper.listen()
     print(f"this is {here.node}, for {options.server}", file=sys.stderr, flush=True)
     question = ("scontrol", "--oneliner", "show", "node", here.node)
     try:
         with Drains(here.node, keeper.leave, ask=lambda: tools.ask(*question), every_s=options.ask_s):
-            return keeper.keep()
+            return DONE if keeper.asked else keeper.keep()
     finally:
-        places.keep_logs(jobs / "logs", options.directory / "logs" / here.node)
+        for jobs in (folder / "a" / "jobs", folder / "a-jobs"):
+            places.keep_logs(jobs / "logs", options.directory / "logs" / here.name)
         places.forget(folder)
 
 

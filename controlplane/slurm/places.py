@@ -20,14 +20,20 @@ def local(job: str, part: str, *, root: Path = ROOT) -> Path:
     mode = 0o711 if os.geteuid() == 0 else 0o700
     mine = root / f"hf-{os.geteuid()}"
     for folder in (mine, mine / f"{job}.{part}"):
-        try:
-            folder.mkdir(mode=mode, exist_ok=True)
-            found = folder.lstat()
-        except OSError as error:
-            raise PlaceError(f"{folder} cannot be made: {error.strerror}. Free it, or make room") from error
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-            raise PlaceError(f"{folder} is not a directory of yours. Remove it, or have its owner remove it")
-        folder.chmod(mode)
+        own(folder, mode=mode)
+    return folder
+
+
+def own(folder: Path, *, mode: int = 0o700) -> Path:
+    """A directory of this user's, made or made so. Raises PlaceError: it is somebody else's, or no directory."""
+    try:
+        folder.mkdir(mode=mode, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise PlaceError(f"{folder} cannot be made: {error.strerror}. Free it, or make room") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise PlaceError(f"{folder} is not a directory of yours. Remove it, or have its owner remove it")
+    folder.chmod(mode)
     return folder
 
 

@@ -64,7 +64,7 @@ def test_pilots_carry_a_job_a_bad_node_is_replaced_and_the_next_array_continues_
     cluster: Cluster, hooks: Callable[[str], None], server: Installation
 ) -> None:
     token = cluster.folder / "pilots-token"
-    made = server.manage("create_join_token", "--name-pattern", "n*", "--cidr", "127.0.0.0/8", "--uses", "4")
+    made = server.manage("create_join_token", "--name-pattern", "n*", "--cidr", "127.0.0.0/8", "--uses", "6")
     token.write_text(made.split()[-1])
     shutil.chown(token, USER)
     driver = Driver(server.addresses.web, server.api_token("admin"))
@@ -81,7 +81,7 @@ def test_pilots_carry_a_job_a_bad_node_is_replaced_and_the_next_array_continues_
     bad = next(rank["node_name"] for each in driver.current_replicas(job) for rank in each["ranks"])
     hooks("healthcheck")
     node = next(each for each in driver.items("/nodes") if each["name"] == bad)
-    driver.post(f"/nodes/{node['id']}:cordon", {"reason": "memory errors"})
+    driver.post(f"/nodes/{node['id']}:drain", {"reason": "memory errors"})
     wait(f"the health check has drained {bad}", lambda: cluster.believed(bad).ours)
     wait(f"the pilot of {bad} has left", lambda: bad not in {where for _, where in pilots.elements().values()})
     wait("the cold one is up elsewhere", lambda: len(connected(driver) - {bad}) == 3)

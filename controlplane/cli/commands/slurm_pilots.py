@@ -20,7 +20,9 @@ DIRECTORY = Path("holdfast-pilots")
 def pilots(
     nodes: Annotated[int, typer.Option(help="Pilots that run at a time, one node each.", min=1)],
     server: Annotated[str, typer.Option(help="The control plane: https://HOST[:PORT].")],
-    join_token_file: Annotated[Path, typer.Option(help="A file with a join token of it, good for all these nodes.")],
+    join_token_file: Annotated[
+        Path, typer.Option(help="A file with a join token of it, with a use for each node where a pilot may start.")
+    ],
     cold: Annotated[
         int, typer.Option(help="Pilots behind them in Slurm's queue: one starts when one ends.", min=0)
     ] = 1,
@@ -76,6 +78,11 @@ def _submit(plan: "Pilots", directory: Path) -> None:
     from controlplane.slurm import tools
     from controlplane.slurm.pilots import options, script
 
+    try:
+        Path(plan.join_token_file).read_bytes()
+    except OSError as error:
+        fix = "holdfast join-token create --cidr NETWORK --uses NODES, and put it into that file"
+        raise CliError(f"{plan.join_token_file} cannot be read: {error.strerror}", fix=fix) from error
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         job = tools.submit(script(plan), options(plan), partition=plan.partition)

@@ -137,11 +137,27 @@ def test_our_drain_is_undone_by_the_health_check_alone_once_the_node_is_well_for
     away = msgspec.structs.replace(node(), connected=False)
     assert act(away, ours, may_undo=True) is Act.NOTHING, "nobody says how it is"
     assert act(away, ours, may_undo=True, piloted=True) is Act.UNDRAIN, "nobody can: its agent runs in pilots alone"
-    cordoned = msgspec.structs.replace(away, state="cordoned")
-    assert act(cordoned, ours, may_undo=True, piloted=True) is Act.NOTHING
     for unsure in (node(connected=False), node("degraded"), node("cordoned"), node("ready", BAD)):
         assert act(unsure, ours, may_undo=True) is Act.NOTHING
     assert act(node(), seen("IDLE", why="holdfast: quarantined"), may_undo=True) is Act.NOTHING, "it is not drained"
+
+
+def test_where_agents_run_in_pilots_a_node_is_drained_once_nothing_runs_there_and_given_back_by_people() -> None:
+    """A drain ends the pilot, and all under it: cordoned means that what runs continues."""
+    ours, rank = seen("IDLE", "DRAIN", why="holdfast: cordoned"), [msgspec.Raw(b"{}")]
+    for state in ("cordoned", "quarantined"):
+        busy = msgspec.structs.replace(node(state), ranks=rank)
+        assert act(busy, seen("MIXED"), may_undo=True, piloted=True) is Act.NOTHING
+        assert act(busy, seen("MIXED"), may_undo=True) is Act.DRAIN, "a resident agent stays"
+        assert act(node(state), seen("MIXED"), may_undo=True, piloted=True) is Act.DRAIN
+        assert act(node(state, connected=False), ours, may_undo=True, piloted=True) is Act.NOTHING
+    assert act(node("draining"), seen("MIXED"), may_undo=True, piloted=True) is Act.NOTHING, "it is not empty yet"
+    assert act(node("degraded", BAD), seen("MIXED"), may_undo=True, piloted=True) is Act.NOTHING, (
+        "it waits for its reset"
+    )
+    gone = msgspec.structs.replace(BAD, present=False)
+    for left in (node(connected=False), node("degraded", gone, connected=False)):
+        assert act(left, ours, may_undo=True, piloted=True) is Act.UNDRAIN
 
 
 def test_each_state_of_a_node_is_either_well_unfit_or_neither() -> None:

@@ -1,8 +1,8 @@
 """Pilots: what is asked of Slurm, that bash hands every value on, and when a pilot gives its node back."""
 
-import os
 import re
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,8 +17,7 @@ from controlplane.cli.exits import Exit
 from controlplane.cli.main import main
 from controlplane.slurm import pilot
 from controlplane.slurm.environment import Allocation
-from controlplane.slurm.node import Keeper
-from controlplane.slurm.pilot import Drains, agent_argv, parse
+from controlplane.slurm.pilot import Drains, Pilot, agent_argv, parse
 from controlplane.slurm.pilots import Pilots, options, script
 from controlplane.slurm.plan import PlanError
 
@@ -71,11 +70,11 @@ def test_a_node_is_known_by_its_own_name_and_what_it_is_known_by_outlives_the_al
         ["--server", "https://hf.example.org:8420", "--join-token-file", "/t", "--directory", str(tmp_path),
          "--grace-s", "20", "--devices", "2", "--probe", "simulated"],
     )  # fmt: skip
-    argv = agent_argv(options, HERE, jobs=Path("/tmp/hf-1/42.0/j"), grace_s=12.5)
+    argv = agent_argv(options, replace(HERE, node="GPU_n2"), folder=Path("/tmp/hf-1/42.0"), grace_s=12.5)
     said = dict(zip(argv[3::2], argv[4::2], strict=True))
-    assert said["--name"] == "n2", "the next allocation of the node is the same node to Holdfast"
-    assert said["--state-dir"] == str(tmp_path / "nodes" / "n2")
-    assert said["--jobs-dir"].startswith("/tmp/hf-1/42.0"), "sockets lie where their path is short"
+    assert said["--name"] == "gpu-n2", "the next allocation of the node is the same node to Holdfast"
+    assert said["--identity-dir"] == str(tmp_path / "nodes" / "gpu-n2")
+    assert said["--state-dir"] == "/tmp/hf-1/42.0/a", "its journal has values of jobs' environments, and ends here"
     assert (said["--server"], said["--grace-s"], said["--segment"]) == ("wss://hf.example.org:8420", "12.5", "rack1")
     assert said["--tenancy"] == "allocation"
 
@@ -135,17 +134,40 @@ def test_no_refusal_ends_a_pilot_as_the_next_element_would_meet_it_too(
     log = tmp_path / "log"
     refused = "import sys; open(sys.argv[1], 'a').write('x'); sys.exit(0 if len(open(sys.argv[1]).read()) > 2 else 4)"
     monkeypatch.setattr("controlplane.slurm.node.FIRST_DELAY_S", 0.01)
-    argv = (os.sys.executable, "-c", refused, str(log))  # type: ignore[attr-defined]
-    assert Keeper(lambda _: argv, grace_s=5.0, final=pilot.DONE).keep() == 0
+    argv = (sys.executable, "-c", refused, str(log))
+    assert Pilot(lambda _: argv, grace_s=5.0, identity=tmp_path).keep() == 0
     assert log.read_text() == "xxx"
 
 
+def test_a_node_that_the_server_never_admitted_is_given_back_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    refused = "import sys; open(sys.argv[1], 'a').write('x'); sys.exit(0 if len(open(sys.argv[1]).read()) > 5 else 4)"
+    monkeypatch.setattr("controlplane.slurm.node.FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(pilot, "PATIENCE_S", 0.0)
+    argv = (sys.executable, "-c", refused, str(log))
+    assert Pilot(lambda _: argv, grace_s=5.0, identity=tmp_path).keep() == 4
+    assert log.read_text() == "x"
+    (tmp_path / "credential").touch()
+    assert Pilot(lambda _: argv, grace_s=5.0, identity=tmp_path).keep() == 0, "one that it knows waits"
+
+
 def test_leaving_is_what_the_signal_of_the_end_is(tmp_path: Path) -> None:
-    ends = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(0)); open(sys.argv[1], 'w'); time.sleep(30)"
-    up = tmp_path / "up"
     # As `listen` has it: an agent begins with the signals blocked, and opens them when it can leave.
-    opened = ends.replace("open(sys", "signal.pthread_sigmask(signal.SIG_UNBLOCK, (10, 15)); open(sys")
-    keeper = Keeper(lambda _: (os.sys.executable, "-c", opened, str(up)), grace_s=20.0, final=pilot.DONE)  # type: ignore[attr-defined]
+    agent = """
+import pathlib, signal, sys, time
+up = pathlib.Path(sys.argv[1])
+def ends(number, _):
+    up.write_text(f"asked by {number}")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, ends)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGUSR1))
+up.write_text("up")
+time.sleep(30)
+"""
+    up = tmp_path / "up"
+    keeper = Pilot(lambda _: (sys.executable, "-c", agent, str(up)), grace_s=20.0, identity=tmp_path)
 
     def leave() -> None:
         while not up.exists():
@@ -154,6 +176,7 @@ def test_leaving_is_what_the_signal_of_the_end_is(tmp_path: Path) -> None:
 
     threading.Thread(target=leave, daemon=True).start()
     assert keeper.keep() == 0
+    assert up.read_text() == "asked by 15"
 
 
 @pytest.fixture
@@ -175,6 +198,9 @@ def holdfast(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: py
 def test_the_command_prints_submits_and_refuses_in_words(holdfast: Any, tmp_path: Path) -> None:
     code, out, _ = holdfast("--nodes", "2", "--print")
     assert code == Exit.OK and "#SBATCH --array=1-3%2\n" in out and not (tmp_path / "pilots").exists()
+    code, out, err = holdfast("--nodes", "2")
+    assert (code, out) == (Exit.USAGE, "") and "token cannot be read: No such file" in err
+    (tmp_path / "token").write_text("holdfast_join_x")
     code, out, err = holdfast("--nodes", "2")
     assert (code, out) == (Exit.NOT_FOUND, "") and "there is no sbatch here" in err
     assert "is not possible" in holdfast("--nodes", "2", "--partition", "a b")[2]
