@@ -78,6 +78,12 @@ def run(wanted: Wanted, say: Say) -> Outcome:
         return _run(wanted, _target(wanted, stack, say), say)
 
 
+def parts_of(wanted: Wanted) -> int:
+    """How many processes play its agents: none of them has no agent."""
+    agents = wanted.fleet.agents
+    return min(wanted.generators or -(-agents // AGENTS_A_GENERATOR), agents)
+
+
 def _target(wanted: Wanted, context: ExitStack, say: Say) -> _Target:
     fleet = wanted.fleet
     if wanted.server:
@@ -93,7 +99,7 @@ def _target(wanted: Wanted, context: ExitStack, say: Say) -> _Target:
 
 def _run(wanted: Wanted, target: _Target, say: Say) -> Outcome:
     fleet = wanted.fleet
-    parts = wanted.generators or -(-fleet.agents // AGENTS_A_GENERATOR)
+    parts = parts_of(wanted)
     uses_a_token = USES_A_TOKEN if target.stack is not None else script.AGENTS_A_TOKEN
     run_id = secrets.token_hex(4)
     tasks = [

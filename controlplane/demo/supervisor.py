@@ -73,19 +73,28 @@ class Supervisor:
     def run(self, until: Callable[[], bool]) -> None:
         """Supervise until `until()` is true."""
         while not until():
-            self.tick()
+            try:
+                self.tick()
+            except OSError as error:
+                log.warning("a process cannot be started: %s", error)
             time.sleep(LOOP_S)
 
     def tick(self) -> None:
-        """One pass: reap, restart what is due, execute requests."""
-        now_s = time.monotonic()
-        for child in self._children.values():
+        """One pass: reap, restart what is due, execute requests. Raises OSError where one could not be started, once
+        all others were: it is tried again in the next pass."""
+        now_s, failed = time.monotonic(), None
+        for child in tuple(self._children.values()):
             self._reap(child, now_s)
             if child.restart_at_s is not None and now_s >= child.restart_at_s:
-                self._spawn(child)
-                child.restart_at_s = None
+                try:
+                    self._spawn(child)
+                    child.restart_at_s = None
+                except OSError as error:
+                    failed = error
         for path in sorted(self._requests.glob("*.json")):
             self._execute(path)
+        if failed is not None:
+            raise failed
 
     def kill(self, name: str, *, down_s: float = 0.0) -> bool:
         """SIGKILL one process; it comes back after `down_s` and its restart delay."""

@@ -152,6 +152,11 @@ class LiveState:
         slot = self.slots.get((node_id, index))
         return {} if slot is None else self.scoring.shares(slot)
 
+    @property
+    def expects_devices(self) -> bool:
+        """There are some by the tables, heard or not."""
+        return bool(self._devices)
+
     def reachable_risk(self) -> float | None:
         """The highest score that any device can get, of the readings that it gives; None before
         the first score."""

@@ -83,7 +83,7 @@ class Publisher:
         published: dict[str, Any] = {
             self._named("sight"): sight,
             self._named("nodes"): _silent(live_state, now_s),
-            self._named("fleet"): {"reachable_risk": self._reachable[1]},
+            self._named("fleet"): _scored(live_state, self._reachable[1]),
         }
         every_s = min(RANKS_LATEST_S, len(live_state.ranks) / RANKS_A_SECOND)
         if not 0.0 <= now_s - self._ranks_s < every_s - EARLY_S:
@@ -241,3 +241,8 @@ def _silent(live_state: LiveState, now_s: float) -> dict[str, float]:
     """Seconds since each node was heard."""
     silent_s = np.maximum(0.0, now_s - live_state.last_seen_s[: len(live_state.names)]).round(3).tolist()
     return {name: age_s for name, age_s in zip(live_state.names, silent_s, strict=True) if name}
+
+
+def _scored(live_state: LiveState, reachable: float | None) -> dict[str, float | None]:
+    """What its devices can score at most; nothing while there are some, and none was scored yet."""
+    return {} if reachable is None and live_state.expects_devices else {"reachable_risk": reachable}

@@ -11,6 +11,7 @@ SIGTERM and SIGUSR1 end nothing here: this process outlives the agents, to which
 
 import argparse
 import contextlib
+import math
 import os
 import shutil
 import signal
@@ -150,7 +151,8 @@ class Guest:
         spec, key = (self._directory / "job.yaml").read_bytes(), str(uuid.uuid4())
         made = self._insist(lambda: server.client.jobs.submit(spec, key=key))
         say(f"Submitted {made.name} ({made.id}).")
-        return self._insist(lambda: server.client.jobs.get(made.id))
+        # It is there, and may train, for as long as the server is away.
+        return self._insist(lambda: server.client.jobs.get(made.id), patience_s=math.inf)
 
     def _continue(self, server: Server, left: continuing.Left) -> Any:
         """The job of the run before gets its turn back; its nodes, which are gone, leave the list."""
@@ -170,10 +172,10 @@ class Guest:
         """Those with `q` in their names, in one answer however many there are."""
         return list(rows_of(self._insist(lambda: server.client.nodes.columns(fields=fields, q=q)).columns))
 
-    def _insist(self, call: Callable[[], Answer]) -> Answer:
+    def _insist(self, call: Callable[[], Answer], *, patience_s: float = PATIENCE_S) -> Answer:
         """Its answer, though the server may be away for a while. Raises SdkError: it refuses, or stays away, or the
         allocation ends meanwhile."""
-        until_s = time.monotonic() + PATIENCE_S
+        until_s = time.monotonic() + patience_s
         while True:
             try:
                 return call()

@@ -64,7 +64,7 @@ def _supervise(supervisor: Supervisor, over: threading.Event, say: Callable[[str
     while not over.wait(LOOP_S):
         try:
             supervisor.tick()
-        except OSError as error:  # No process or no room for its log now; the next pass tries again.
+        except Exception as error:  # As no process or no room for its log now; the next pass tries again.
             if str(error) != said:
                 said = str(error)
                 say(f"A process of the control plane cannot be started: {error}")

@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import InterfaceError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from benchmarks.returns import a_fleet
@@ -64,7 +64,7 @@ def test_ends_that_could_not_be_written_are_written_with_the_next(monkeypatch: p
     def once_away(ended: dict[str, str]) -> set[str]:
         tries.append(dict(ended))
         if len(tries) == 1:
-            raise ValueError("away")
+            raise InterfaceError("away")
         return real(ended)
 
     monkeypatch.setattr("controlplane.live.writer.close_sessions", once_away)
@@ -84,7 +84,7 @@ def test_ends_that_could_not_be_written_are_tried_again_though_nothing_else_come
     def twice_away(ended: dict[str, str]) -> set[str]:
         tries.append(len(ended))
         if len(tries) < 3:
-            raise ValueError("away")
+            raise InterfaceError("away")
         written.set()
         return real(ended)
 
@@ -96,6 +96,26 @@ def test_ends_that_could_not_be_written_are_tried_again_though_nothing_else_come
     assert written.wait(30.0)
     writer.stop()
     assert not Node.objects.filter(connected=True).exists()
+
+
+def test_an_end_that_can_never_be_written_keeps_no_other_from_it_and_is_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = make_fleet(3)
+    writer, real, (bad, *others) = Writer(lambda *_: None), sessions.close_sessions, list(fleet.nodes.values())
+
+    def fails(ended: dict[str, str]) -> set[str]:
+        if bad.id in ended:
+            raise ValueError("no such row can be")
+        return real(ended)
+
+    monkeypatch.setattr("controlplane.live.writer.close_sessions", fails)
+    items = [
+        Item(node_id=node.id, session_id=f"web.{name}", callback=lambda *_: None) for name, node in fleet.nodes.items()
+    ]
+    writer._step(items)
+    assert set(Node.objects.filter(connected=False).values_list("pk", flat=True)) == {node.id for node in others}
+    assert writer._ended == {}
 
 
 def test_findings_about_nodes_that_are_back_are_settled_together_as_they_are_one_by_one() -> None:

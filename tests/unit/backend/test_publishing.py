@@ -100,6 +100,16 @@ def test_a_picture_of_a_node_has_every_reading_and_its_score_as_the_live_state_h
     assert board.shown["fleet"] == {"reachable_risk": live.reachable_risk()}
 
 
+def test_what_devices_that_were_not_scored_yet_can_score_is_not_said(board: Board) -> None:
+    """Nothing of a shard with devices means that it is not known; of one without any there is nothing to know."""
+    live = state()
+    assert live.expects_devices and live.reachable_risk() is None
+    Publisher().publish(live, 100.0, sight={"at_s": 1.0})
+    assert board.shown["fleet"] == {}
+    Publisher().publish(LiveState(), 100.0, sight={"at_s": 1.0})
+    assert board.shown["fleet"] == {"reachable_risk": None}
+
+
 def test_a_picture_of_a_rank_is_of_the_moment_at_which_it_is_written(board: Board) -> None:
     live = state()
     live.take([heard("a", 1, at_s=100.0), heard("b", 1, at_s=101.0)])

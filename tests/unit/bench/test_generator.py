@@ -13,6 +13,7 @@ from controlplane.bench import generator as module
 from controlplane.bench import script
 from controlplane.bench.generator import Generator, Line, Task
 from controlplane.bench.players import Player, Players
+from controlplane.bench.run import Wanted, parts_of
 from controlplane.bench.script import Fleet
 from controlplane.bench.stack import _leave_logs
 from controlplane.bench.tally import Tally
@@ -119,6 +120,11 @@ def test_of_a_stack_that_failed_its_logs_are_left_and_no_key(tmp_path: Any) -> N
     (tmp_path / "store_key").write_text("secret")
     _leave_logs(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["logs"] and (tmp_path / "logs" / "file").exists()
+
+
+@pytest.mark.parametrize(("agents", "generators", "parts"), [(10, 16, 10), (10, 2, 2), (10, 0, 1), (13_001, 0, 3)])
+def test_no_process_plays_nobody(agents: int, generators: int, parts: int) -> None:
+    assert parts_of(Wanted(fleet=Fleet(agents=agents), generators=generators)) == parts
 
 
 def test_a_join_token_is_good_for_as_many_agents_as_the_server_lets_it() -> None:

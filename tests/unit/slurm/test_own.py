@@ -29,12 +29,15 @@ def test_what_ends_is_started_again_though_its_caller_waits_and_it_cannot_be_sta
     )
     starts = lambda: log.read_text().count("up") if log.exists() else 0  # noqa: E731
     supervisor.start(ProcessSpec(name="web", argv=(str(program),), restart_delay_s=0.02))
+    other = tmp_path / "other"
+    beside = (sys.executable, "-c", f"open({str(other)!r}, 'a').write('x')")
+    supervisor.start(ProcessSpec(name="worker", argv=beside, restart_delay_s=0.02))
     with own.supervised(supervisor, said.append):
         wait("it is started again", lambda: starts() >= 2)
         program.rename(tmp_path / "away")
         wait("that it cannot be started is said", lambda: bool(said))
-        before = starts()
-        time.sleep(0.3)
+        before, runs = starts(), len(other.read_text())
+        wait("the one behind it is started again meanwhile", lambda: len(other.read_text()) > runs + 1)
         (tmp_path / "away").rename(program)
         wait("it is started again once it can be", lambda: starts() > before)
     supervisor.stop_all()
