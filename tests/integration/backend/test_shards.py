@@ -73,6 +73,8 @@ def test_what_several_tell_is_read_as_one(spread: Scene, redis: Redis, monkeypat
     assert asked == [f"node:{mine.id}", f"nodes/{shard_of(mine.id, COUNT)}"], "of no shard but its own"
     risks = {name: part for name, part in redis.live.items() if name.startswith("fleet/")}
     assert len(risks) == COUNT
+    assert specs.reachable_risk() == 1.0, "shards whose devices were not scored yet"
+    redis.live |= dict.fromkeys(risks, {"reachable_risk": None})
     redis.live["fleet/1"] = {"reachable_risk": 0.4}
     redis.live["fleet/2"] = {"reachable_risk": 0.7}
     assert specs.reachable_risk() == 0.7
