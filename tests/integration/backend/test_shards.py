@@ -74,7 +74,7 @@ def test_what_several_tell_is_read_as_one(spread: Scene, redis: Redis, monkeypat
     risks = {name: part for name, part in redis.live.items() if name.startswith("fleet/")}
     assert len(risks) == COUNT
     assert specs.reachable_risk() == 1.0, "shards whose devices were not scored yet"
-    redis.live |= dict.fromkeys(risks, {"reachable_risk": None})
+    redis.live |= {name: {"reachable_risk": None} for name in risks}
     redis.live["fleet/1"] = {"reachable_risk": 0.4}
     redis.live["fleet/2"] = {"reachable_risk": 0.7}
     assert specs.reachable_risk() == 0.7
