@@ -121,11 +121,11 @@ class Shard:
         self.live_state.dropped.clear()
         self._late.extend((turn.moment, finding) for finding in self.live_state.watch.news())
         if led:
-            self._forget_told(turn)
+            self._forget_done(turn)
         if "history" in turn.due:
             self.history.rest(turn.now_s, led=led)
 
-    def _forget_told(self, turn: Turn) -> None:
+    def _forget_done(self, turn: Turn) -> None:
         """What whoever leads has done: it raises findings, and compares counters with what was before. While nobody
         leads nothing of it is done."""
         while self._late and turn.moment - self._late[0][0] > LATE_S:

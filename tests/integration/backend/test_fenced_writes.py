@@ -136,26 +136,6 @@ def test_counters_that_rose_before_it_stood_by_are_not_compared_when_it_takes_ov
     assert compared == [hot.node_id], "by the one that had just begun"
 
 
-def test_what_came_while_nobody_led_is_compared_and_raised_however_long_that_was(
-    redis: Redis, hot: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in an outage of the database: whoever leads next is the first who can."""
-    compared: list[str] = []
-    monkeypatch.setattr(seeds, "newest_totals", lambda node_id, *_, **__: compared.append(node_id) or {})
-    scene = Scene(1, "a")
-    scene.turn("a", scene.frames())
-    scene.turn("a", scene.frames({(hot.node_id, hot.index): BROKEN}))
-    shard = scene.sentinels["a"].shards[0]
-    shard.live_state.watch.begun[hot.node_id] -= LATE_S + 1.0
-    shard._late = type(shard._late)([(at - LATE_S - 1.0, finding) for at, finding in shard._late])
-    assert shard._late, "it found something"
-    scene.turn("a", scene.frames({(hot.node_id, hot.index): BROKEN}))
-    scene.lead("a", 0, term=1)
-    scene.turn("a", scene.frames({(hot.node_id, hot.index): BROKEN}))
-    assert compared == [hot.node_id]
-    assert Signal.objects.filter(kind="device_reading", node_id=hot.node_id, device_index=hot.index).exists()
-
-
 def test_a_leader_that_comes_back_writes_nothing_under_its_old_term(redis: Redis, hot: Device) -> None:
     scene = Scene(1, "a", "b")
     scene.lead("a", 0, term=1)

@@ -10,14 +10,14 @@ import pytest
 from django.db import OperationalError, connection, transaction
 from pytest_django.fixtures import Settings
 
-from controlplane.fleet.models import Node
+from controlplane.fleet.models import Device, Node
 from controlplane.jobs.models import Job
 from controlplane.recovery.models import Signal
 from controlplane.runtime.clock import ago, from_s, now_s
 from controlplane.runtime.models import ClockStep, EventStream, FrameCounter, ProcessBeat
-from controlplane.sentinel import history
+from controlplane.sentinel import history, seeds
 from controlplane.sentinel.leadership import Leadership
-from controlplane.sentinel.shard import Shard, Turn
+from controlplane.sentinel.shard import LATE_S, Shard, Turn
 from controlplane.telemetry.models import TelemetryChunk
 from tests.integration.backend.builders import Fleet, live_ranks, make_fleet, run_job
 from tests.integration.backend.sentinels import BROKEN, Redis, Scene
@@ -185,3 +185,23 @@ def test_who_ends_in_an_outage_of_the_database_ends_all_the_same(redis: Redis, m
     monkeypatch.setattr(Leadership, "leave", away)
     sentinel._leave()
     assert not sentinel.leadership._thread.is_alive()
+
+
+def test_what_came_while_nobody_led_is_compared_and_raised_however_long_that_was(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an outage of the database: whoever leads next is the first who can."""
+    compared: list[str] = []
+    monkeypatch.setattr(seeds, "newest_totals", lambda node_id, *_, **__: compared.append(node_id) or {})
+    scene, hot = Scene(1, "a"), Device.objects.order_by("pk")[0]
+    scene.turn("a", scene.frames())
+    scene.turn("a", scene.frames({(hot.node_id, hot.index): BROKEN}))
+    shard = scene.sentinels["a"].shards[0]
+    shard.live_state.watch.begun[hot.node_id] -= LATE_S + 1.0
+    shard._late = type(shard._late)([(at - LATE_S - 1.0, finding) for at, finding in shard._late])
+    assert shard._late, "it found something"
+    scene.turn("a", scene.frames({(hot.node_id, hot.index): BROKEN}))
+    scene.lead("a", 0, term=1)
+    scene.turn("a", scene.frames({(hot.node_id, hot.index): BROKEN}))
+    assert hot.node_id in compared
+    assert Signal.objects.filter(kind="device_reading", node_id=hot.node_id, device_index=hot.index).exists()
