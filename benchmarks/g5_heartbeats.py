@@ -55,6 +55,7 @@ def main(argv: list[str]) -> int:
         "worlds": total.worlds,
         "pauses": total.pauses,
         "stops": total.stops,
+        "stalls": total.stalls,
         "steps": total.steps,
         "restarts": total.restarts,
         "holds": total.holds,

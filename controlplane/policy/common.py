@@ -14,6 +14,10 @@ and another one saves.
 
 A replica that is late in a step meanwhile, and speaks, waits for the same storage.
 
+Limits of a step are over for one replica after the other, and where most of them are still at work when the first is
+found late, it is the first of many as likely as alone: it is not judged before the others have had `common_grace_s`
+to be late too. Whom most others wait for in the exchange is alone, and judged at once.
+
 When the stall ends, one rank goes on before the other. Its finding counts, and stays open, until all go on
 or `common_grace_s` are over: who comes out last is not to blame for it.
 
@@ -27,7 +31,7 @@ import msgspec
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import contributes, live_replicas, signals_of
 from controlplane.policy.proved import Failure
-from controlplane.policy.snapshot import JobSnapshot, SignalFact
+from controlplane.policy.snapshot import JobSnapshot, ReplicaFact, SignalFact
 from controlplane.policy.void import PHASE_SINCE, is_void
 from controlplane.protocol.states import Section
 
@@ -113,8 +117,15 @@ def _judge(snapshot: JobSnapshot, config: PolicyConfig, section: str, hung: tupl
         return msgspec.structs.replace(
             found, late=len(_ranks(signals)), of=savers, unit="ranks that save", until_s=until_s, savers=True
         )
-    early = saving and of >= 2 and snapshot.now_s < since_s + config.common_grace_s
+    early = of >= 2 and snapshot.now_s < since_s + config.common_grace_s
+    early = early and (saving or _most_are_at_work(computing))
     return msgspec.structs.replace(found, told=False, until_s=since_s + config.common_grace_s) if early else None
+
+
+def _most_are_at_work(computing: list[ReplicaFact]) -> bool:
+    """More than half of those that compute a step are at it, and wait for nobody."""
+    working = sum(replica.working_since_s is not None and not replica.waiting for replica in computing)
+    return 2 * working > len(computing)
 
 
 def _ranks(signals: tuple[SignalFact, ...]) -> set[tuple[int | None, int | None]]:

@@ -28,8 +28,8 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     `outer_error_grace_s`: a death explains an outer error if it is told within this
     time (feasibility 2.9: ~1 s); `max_reissues` views with unchanged members.
     Common causes. Most of a job late in one section at once is one finding, not acted on for
-    `storage_limit_s` where they save, else for `common_limit_s`; one late in a save is not judged
-    before `common_grace_s`.
+    `storage_limit_s` where they save, else for `common_limit_s`; one late in a save, or in a step at
+    which most others still are, is not judged before `common_grace_s`.
     Disruption budget. `correlated_fraction` of devices suspect, but at least `correlated_min_devices`, on at
     least `correlated_min_nodes` nodes in as many failure domains: one node that dies is no correlated failure;
     `max_acts` destructive acts of non-positive evidence in the window (reliability F22). `max_evictions`,

@@ -3,14 +3,16 @@
 `python -m controlplane.simulator heartbeats --heartbeats 1e6`. Each world is a fleet that trains, over a
 network that delays, repeats and loses up to a tenth of all messages, under a backend that stops now and
 then; ranks stop for a while in such a pause, so long that their agents find them late, and are done with their step
-before it ends, so that what was found of them is acted on late, or not at all. The policy, its view of the fleet and
-the step protocol are the simulator's, and so the real ones. What is counted: heartbeats sent, evictions (every one is
-false), leave-outs that were taken back, restarts (each is false, too), and failures that were found and held: nothing
-was done of them, and nobody was ended.
+before it ends, so that what was found of them is acted on late, or not at all. Now and then what most replicas share
+stands still, a network or the program's own input, so long that all of them are found late, and ends: their failures
+are held meanwhile. The policy, its view of the fleet and the step protocol are the simulator's, and so the real ones.
+What is counted: heartbeats sent, evictions (every one is false), leave-outs that were taken back, restarts (each is
+false, too), and decisions to hold: nothing was done of a failure that was found, and nobody was ended.
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from random import Random
 
 from controlplane.protocol.spec import Checkpoint, Parallelism, Resiliency, Resources, Timeouts, Training, TrainSpec
@@ -33,6 +35,11 @@ PAUSE_S = (3.0, 15.0)
 STOP_S = (6.6, 8.0)
 SPARE_S = 6.5
 """What a rank may take beyond its slowest step: less than it stops, so that its agent tells of most of them."""
+STALL_S, STALL_RATIO = (10.0, 40.0), 0.1
+"""How long what replicas share stands still beyond their step, and how often that comes in place of a pause. Drawn
+from chances of their own, so that a world without is the world that it was."""
+STALLED = (0.6, 1.0)
+"""The share of replicas that it holds up: more than half."""
 MARGIN_S = 1.0
 """So long before the end of the pause it is done with its step."""
 
@@ -60,12 +67,14 @@ def drawn(chance: Random) -> Setting:
 
 @dataclass(slots=True, kw_only=True)
 class Count:
-    """Of some worlds. `told`: what was evicted, and why. `holds`: decisions to wait with a failure that was found."""
+    """Of some worlds. `told`: what was evicted, and why. `stalls`: of what most replicas share. `holds`: decisions to
+    wait with failures that were found."""
 
     worlds: int = 0
     heartbeats: int = 0
     pauses: int = 0
     stops: int = 0
+    stalls: int = 0
     left_out: int = 0
     evictions: int = 0
     restarts: int = 0
@@ -75,7 +84,7 @@ class Count:
 
     def add(self, other: "Count") -> None:
         """Both together."""
-        for name in ("worlds", "heartbeats", "pauses", "stops", "left_out", "evictions", "restarts", "steps", "holds"):
+        for name in (field.name for field in fields(Count) if field.name != "told"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.told = (*self.told, *other.told)
 
@@ -88,9 +97,16 @@ def measure(heartbeats: int, *, seed: int = 1, nodes: int = NODES) -> Count:
     return total
 
 
-def one(seed: int, *, nodes: int = NODES, world_s: float = WORLD_S, draw: Callable[[Random], Setting] = drawn) -> Count:
+def one(
+    seed: int,
+    *,
+    nodes: int = NODES,
+    world_s: float = WORLD_S,
+    draw: Callable[[Random], Setting] = drawn,
+    stall_ratio: float = STALL_RATIO,
+) -> Count:
     """One world: how bad its network is, how long its steps and pauses are, is drawn from the seed."""
-    chance = Random(seed)
+    chance, stalls = Random(seed), Random(f"stalls {seed}")
     setting = draw(chance)
     world = World(seed, plan=_plan(nodes, setting))
     world.start()
@@ -101,7 +117,11 @@ def one(seed: int, *, nodes: int = NODES, world_s: float = WORLD_S, draw: Callab
     count = Count(worlds=1)
     while world.kernel.now_s < world_s - CALM_S:
         world.kernel.run(world.kernel.now_s + chance.uniform(SLICE_S, 6 * SLICE_S))
-        _trouble(world, chance, count)
+        if stalls.random() < stall_ratio:
+            _stall(world, stalls)
+            count.stalls += 1
+        else:
+            _trouble(world, chance, count)
     world.network.loss = world.network.repeat = world.network.extra_delay_s = 0.0
     world.kernel.run(world_s)
     count.heartbeats = heartbeats_of_a_world(nodes, world_s)
@@ -129,6 +149,21 @@ def _trouble(world: World, chance: Random, count: Count) -> None:
         _stop(world, chance.choice(able), chance.uniform(*STOP_S))
         count.stops += 1
     world.kernel.run(world.kernel.now_s + pause_s)
+
+
+def _stall(world: World, chance: Random) -> None:
+    """Who begins a micro-batch while it lasts begins it once it is over. Ranks speak meanwhile, and stand in their
+    step. It begins between two steps, so that it holds up as many as it is to."""
+    step_s, able = world.trainer.timing.micro_batch_s[1], [p for p in world.trainer.processes.values() if p.able()]
+    latest_s = world.kernel.now_s + 2.0 * step_s
+    while sum(process.computes() for process in able) > len(able) // 8 and world.kernel.now_s < latest_s:
+        world.kernel.run(world.kernel.now_s + step_s / 50.0)
+    until_s = world.kernel.now_s + step_s + chance.uniform(*STALL_S)
+    indexes = sorted(process.index for process in able)
+    held = frozenset(chance.sample(indexes, math.ceil(chance.uniform(*STALLED) * len(indexes))))
+    world.trainer.late_s = lambda process: max(0.0, until_s - world.kernel.now_s) if process.index in held else 0.0
+    world.kernel.run(until_s + step_s)
+    world.trainer.late_s = lambda process: 0.0
 
 
 def _work_s(world: World, process: Process) -> float:
@@ -162,9 +197,10 @@ def table(count: Count) -> str:
     lines = [
         f"{count.heartbeats} heartbeats of {count.worlds} worlds:"
         f" loss up to {max(LOSSES):.0%}, frames up to {max(DELAYS_S):g} s late,"
-        f" {count.pauses} pauses of the backend, {count.stops} ranks that stopped in one and went on",
+        f" {count.pauses} pauses of the backend, {count.stops} ranks that stopped in one and went on,"
+        f" {count.stalls} stalls of what most replicas share",
         f"{count.steps} steps committed, {count.left_out} replicas left out and taken back,"
-        f" {count.holds} failures held, {count.restarts} restarts, {count.evictions} false evictions",
+        f" {count.holds} decisions to hold, {count.restarts} restarts, {count.evictions} false evictions",
         *count.told,
     ]
     return "\n".join([*lines, "PASSED" if is_clean(count) else "FAILED"])

@@ -19,6 +19,7 @@ def test_late_and_lost_heartbeats_and_pauses_that_end_evict_nobody():
     assert total.heartbeats >= HEARTBEATS
     assert total.pauses > 0
     assert total.stops > 0
+    assert total.stalls > 0 and total.holds >= total.stalls // 2
     assert (total.evictions, total.restarts, total.told) == (0, 0, ())
 
 
@@ -38,7 +39,7 @@ def test_a_tenth_of_the_worlds_has_short_steps_and_half_of_them_replicas_of_one_
 def test_worlds_that_once_evicted_somebody_evict_nobody(seed):
     """Its rank was done half a second within its limit, which its agent heard after it; that word was dated before
     the finding, whose frame was late."""
-    count = heartbeats.one(seed, world_s=110.0, draw=as_found)
+    count = heartbeats.one(seed, world_s=110.0, draw=as_found, stall_ratio=0.0)
     assert count.stops > 0
     assert count.told == ()
 
@@ -49,8 +50,18 @@ def test_without_the_look_at_what_came_after_a_finding_it_fails(monkeypatch):
     monkeypatch.setattr(void, "is_void", lambda snapshot, signal: False)
     monkeypatch.setattr(failures, "is_void", lambda snapshot, signal: False)
     monkeypatch.setattr("controlplane.policy.rules.void.is_settled", lambda snapshot, signal: False)
-    count = heartbeats.one(73_000_007, nodes=NODES, world_s=150.0, draw=as_found)
+    count = heartbeats.one(73_000_007, nodes=NODES, world_s=150.0, draw=as_found, stall_ratio=0.0)
     assert count.evictions == count.stops > 0
+
+
+def test_without_a_moment_for_the_others_to_be_late_too_a_stall_that_all_share_evicts_half_of_them(monkeypatch):
+    """Limits are over one after the other: each of the first half was found late alone, and evicted at once."""
+    from controlplane.policy import common
+
+    count = heartbeats.one(90_000_004, world_s=300.0)
+    assert (count.stalls > 0, count.holds > 0, count.evictions, count.told) == (True, True, 0, ())
+    monkeypatch.setattr(common, "_most_are_at_work", lambda computing: False)
+    assert heartbeats.one(90_000_004, world_s=300.0).evictions >= 10
 
 
 def test_the_command_prints_what_was_run_and_its_verdict(capsys):

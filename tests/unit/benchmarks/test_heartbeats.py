@@ -53,7 +53,7 @@ def test_holds_are_counted_and_lines_of_before_are_still_read(tmp_path, monkeypa
     one = lambda seed: made_up(seed, **({"holds": 3} if seed == 8 else {}))  # noqa: E731
     assert "holds" not in made_up(7)
     assert run(tmp_path, monkeypatch, one, "--heartbeats", str(3 * A_WORLD)) == 0
-    assert "3 failures held, 0 restarts" in capsys.readouterr().out
+    assert "3 decisions to hold, 0 restarts" in capsys.readouterr().out
 
 
 def test_the_line_of_a_real_world_is_read_back_as_it_was_counted(monkeypatch):

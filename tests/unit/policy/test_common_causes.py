@@ -129,6 +129,30 @@ def test_a_rank_that_hangs_alone_in_a_step_is_blamed_at_once():
     assert only(world, "replica_failure").reason_code == "hang"
 
 
+def at_work(world, *indexes: int):
+    """These are at their step, by the word of their agents; the others wait for them in the exchange."""
+    members = tuple(
+        change(each, working_since_s=NOW_S - 30.0, waiting=each.index not in indexes) for each in world.replicas
+    )
+    return change(world, replicas=members)
+
+
+@pytest.mark.parametrize("replicas", [3, 24, 1000])
+def test_the_first_one_late_in_a_step_at_which_most_still_are_waits_for_the_others_to_be_late_too(replicas):
+    """A network or an input that all share stands still, and their limits are over one after the other."""
+    first = fleet(replicas, signals=(late(1, seen_s=NOW_S - 1.0, section="step"),))
+    assert decisions(at_work(first, *range(replicas)), rule="replica_failure") == ()
+    most = range(replicas // 2 + 1)
+    assert decisions(at_work(first, *most), rule="replica_failure") == (), "more than half are at it"
+    assert only(at_work(first, 1), "replica_failure").reason_code == "hang", "all others wait for it"
+    half = (1, *(index for index in range(replicas) if index != 1))[: replicas // 2]
+    assert only(at_work(first, *half), "replica_failure").reason_code == "hang"
+    later = fleet(replicas, signals=(late(1, seen_s=NOW_S - CONFIG.common_grace_s, section="step"),))
+    assert only(at_work(later, *range(replicas)), "replica_failure").reason_code == "hang", "it stayed alone"
+    all_late = fleet(replicas, signals=tuple(late(n, seen_s=NOW_S - 1.0, section="step") for n in most))
+    assert only(at_work(all_late, *most), "common_stall").choice == "hold"
+
+
 def test_while_the_storage_stands_still_a_step_that_lasts_is_no_hang_of_its_own():
     """The saver's ranks are all late in their save; another one's step waits for the same storage."""
     stalled = (late(0), late(0, rank=1))
