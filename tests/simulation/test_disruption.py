@@ -22,7 +22,8 @@ def hanging(seed: int, config: PolicyConfig, every_s: float = 15.0, until_s: flo
     while at_s < until_s:
         world.kernel.after(at_s, world.faults.strike, Fault.RANK_HANG)
         at_s += every_s
-    world.kernel.run(until_s + 60.0)
+    # The last two may hang at once, which is held as one cause for so long.
+    world.kernel.run(until_s + config.common_limit_s + 60.0)
     return world
 
 
@@ -46,8 +47,9 @@ def test_no_cap_is_exceeded_and_a_person_lets_work_go_on(seed: int) -> None:
     assert worst(world, "") <= CAPS.max_evictions
     assert all(worst(world, name) <= CAPS.max_evictions_of_segment for name in set(RACKS.values()))
     assert sum(budget.opened.values()) > 0, "the breaker opened"
-    evicted = [act for _, act in budget.acts if act.kind is ActKind.EVICT]
-    assert len(evicted) > CAPS.max_evictions, "and work went on when it was closed"
+    closed_s = min(ends[0] for ends in budget.closings.values())
+    acts = [act.kind for at_s, act in budget.acts if at_s > closed_s]
+    assert {ActKind.EVICT, ActKind.RESTART} & {*acts}, "and work went on when it was closed"
 
 
 def test_by_default_the_same_world_meets_no_cap() -> None:

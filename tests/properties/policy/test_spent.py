@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.policy.goodput import effective_ratio
-from controlplane.policy.pace import NEAR, Pace, best_step_s, count, undisturbed_step
+from controlplane.policy.pace import STILL, Pace, best_step_s, count, undisturbed_step
 from controlplane.policy.spent import begin, wall
 from controlplane.policy.spent import count as count_spent
 from tests.unit.policy.test_spent import BEGAN_S, Story
 
-GAPS_S = st.sampled_from([0.9, 1.0, 1.0, 1.1, 1.4, 5.0, 40.0])
+GAPS_S = st.sampled_from([0.9, 1.0, 1.0, 1.1, 1.4, 1.9, 5.0, 40.0])
 
 
 @st.composite
@@ -53,7 +53,7 @@ def by_hand(story: Story, *, step_s: float) -> dict[str, float]:
             for each in story.told[:number]:
                 count(pace, each)
             best_s = best_step_s(pace)
-            kind = "stalled_s" if best_s is not None and gap_s > NEAR * best_s else "degraded_s"
+            kind = "stalled_s" if best_s is not None and gap_s > STILL * best_s else "degraded_s"
         found[kind] += gap_s - (0.0 if again else step_s)
         trained[commit.step] = at_s
     found["productive_s"] = story.step * step_s
