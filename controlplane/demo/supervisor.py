@@ -70,13 +70,17 @@ class Supervisor:
         child = self._children.get(name)
         return child.process.pid if child and child.process and child.process.poll() is None else None
 
-    def run(self, until: Callable[[], bool]) -> None:
-        """Supervise until `until()` is true."""
+    def run(self, until: Callable[[], bool], say: Callable[[str], None] = log.warning) -> None:
+        """Supervise until `until()` is true. What keeps a process from being started is said once, and tried again in
+        each pass, as no process or no room for its log now."""
+        said = ""
         while not until():
             try:
                 self.tick()
-            except OSError as error:
-                log.warning("a process cannot be started: %s", error)
+            except Exception as error:
+                if str(error) != said:
+                    said = str(error)
+                    say(f"A process of the control plane cannot be started: {error}")
             time.sleep(LOOP_S)
 
     def tick(self) -> None:

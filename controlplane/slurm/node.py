@@ -108,22 +108,24 @@ class Keeper:
             child.send_signal(number)
 
 
-def agent_argv(options: argparse.Namespace, here: Allocation, *, folder: Path, grace_s: float) -> tuple[str, ...]:
-    """The agent of this node."""
+def agent_argv(
+    options: argparse.Namespace, here: Allocation, *, folder: Path, grace_s: float, more: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """The agent of this node, of which all that it keeps lies in `folder` but for what `more` says."""
     pinned = ("--tls-ca-file", options.tls_ca_file) if options.tls_ca_file else ()
     near = ("--segment", here.segment) if here.segment else ()
     return (
         sys.executable, "-m", "agents", "--server", options.server, *pinned,
-        "--join-token-file", options.join_token_file, "--name", here.name + options.suffix,
+        "--join-token-file", options.join_token_file, "--name", here.name + options.suffix, *more,
         "--state-dir", str(folder / "a"),
         "--probe", options.probe, "--devices", str(options.devices), "--metrics-bind", "off",
         "--tenancy", "allocation", "--grace-s", f"{grace_s:g}", *near,
     )  # fmt: skip
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The options that `guest` gives."""
-    parser = argparse.ArgumentParser(prog="python -m controlplane.slurm.node", description="A node of an allocation.")
+def parser_of(program: str, description: str) -> argparse.ArgumentParser:
+    """With the options of whoever keeps an agent in an allocation."""
+    parser = argparse.ArgumentParser(prog=f"python -m controlplane.slurm.{program}", description=description)
     parser.add_argument("--server", required=True, help="wss:// URL of the control plane")
     parser.add_argument("--join-token-file", required=True)
     parser.add_argument("--tls-ca-file", default="")
@@ -132,7 +134,19 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--devices", type=int, default=0)
     parser.add_argument("--grace-s", type=float, required=True)
     parser.add_argument("--suffix", default="", help="of the node's name, where the server knows other allocations too")
-    return parser.parse_args(argv)
+    return parser
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The options that `guest` gives."""
+    return parser_of("node", "A node of an allocation.").parse_args(argv)
+
+
+def leave(folder: Path, kept: Path) -> None:
+    """Of an agent's `folder` the logs of its jobs are kept, and nothing else."""
+    for jobs in (folder / "a" / "jobs", folder / "a-jobs"):
+        places.keep_logs(jobs / "logs", kept)
+    places.forget(folder)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -152,9 +166,7 @@ def main(argv: Sequence[str]) -> int:
         # Where the end came first there is nothing to end.
         return 0 if keeper.asked else keeper.keep()
     finally:
-        for jobs in (folder / "a" / "jobs", folder / "a-jobs"):
-            places.keep_logs(jobs / "logs", options.directory / "logs" / here.node)
-        places.forget(folder)
+        leave(folder, options.directory / "logs" / here.node)
 
 
 def _await_files(paths: Iterable[Path], *, stopped: Callable[[], bool]) -> None:

@@ -14,7 +14,7 @@ from controlplane.config.guards import private_file
 from controlplane.demo.config import DemoConfig, Outside
 from controlplane.demo.installation import Installation
 from controlplane.demo.ports import free_port
-from controlplane.demo.supervisor import LOOP_S, Supervisor
+from controlplane.demo.supervisor import Supervisor
 from controlplane.slurm import certificate, tools
 
 ROWS = Path("c") / "holdfast.sqlite3"
@@ -50,24 +50,13 @@ def config(folder: Path, *, node: str, shared: Path, checkpoints: Path) -> DemoC
 def supervised(supervisor: Supervisor, say: Callable[[str], None]) -> Iterator[None]:
     """Whatever ends of it is started again, also while the caller waits for an answer of it. Nobody else may tick."""
     over = threading.Event()
-    thread = threading.Thread(target=_supervise, args=(supervisor, over, say), name="supervisor")
+    thread = threading.Thread(target=supervisor.run, args=(over.is_set, say), name="supervisor")
     thread.start()
     try:
         yield
     finally:
         over.set()
         thread.join()
-
-
-def _supervise(supervisor: Supervisor, over: threading.Event, say: Callable[[str], None]) -> None:
-    said = ""
-    while not over.wait(LOOP_S):
-        try:
-            supervisor.tick()
-        except Exception as error:  # As no process or no room for its log now; the next pass tries again.
-            if str(error) != said:
-                said = str(error)
-                say(f"A process of the control plane cannot be started: {error}")
 
 
 def adopt(installation: Installation, job_id: str, spec: Path) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from controlplane.protocol.plain import shown
 from controlplane.slurm import answers, places, tools
 from controlplane.slurm.environment import Allocation, NoAllocation, read
-from controlplane.slurm.node import Keeper
+from controlplane.slurm.node import Keeper, agent_argv, leave, parser_of
 
 ASK_S, AGAIN_S = 30.0, 5.0
 """So often each pilot asks Slurm for its node: a thousand of them are 33 questions a second. A drain counts when it is
@@ -82,34 +82,14 @@ class Drains:
         )
 
 
-def agent_argv(options: argparse.Namespace, here: Allocation, *, folder: Path, grace_s: float) -> tuple[str, ...]:
-    """The agent of this node."""
-    pinned = ("--tls-ca-file", options.tls_ca_file) if options.tls_ca_file else ()
-    near = ("--segment", here.segment) if here.segment else ()
-    return (
-        sys.executable, "-m", "agents", "--server", options.server.replace("http", "ws", 1), *pinned,
-        "--join-token-file", options.join_token_file, "--name", here.name,
-        "--identity-dir", str(identity_of(options, here)), "--state-dir", str(folder / "a"),
-        "--probe", options.probe, "--devices", str(options.devices), "--metrics-bind", "off",
-        "--tenancy", "allocation", "--grace-s", f"{grace_s:g}", *near,
-    )  # fmt: skip
-
-
-def identity_of(options: argparse.Namespace, here: Allocation) -> Path:
+def identity_of(directory: Path, here: Allocation) -> Path:
     """Where the node's key and credential lie, from one allocation to the next."""
-    return Path(options.directory) / "nodes" / here.name
+    return directory / "nodes" / here.name
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The options that the batch script gives."""
-    parser = argparse.ArgumentParser(prog="python -m controlplane.slurm.pilot", description="The pilot of one node.")
-    parser.add_argument("--server", required=True, help="https:// URL of the control plane")
-    parser.add_argument("--join-token-file", required=True)
-    parser.add_argument("--tls-ca-file", default="")
-    parser.add_argument("--directory", type=Path, required=True, help="of the pilots, which all nodes see")
-    parser.add_argument("--probe", default="nvml")
-    parser.add_argument("--devices", type=int, default=0)
-    parser.add_argument("--grace-s", type=float, required=True)
+    parser = parser_of("pilot", "The pilot of one node; --directory is that of the pilots.")
     parser.add_argument("--ask-s", type=float, default=ASK_S, help="how often Slurm is asked for this node")
     return parser.parse_args(argv)
 
@@ -120,15 +100,15 @@ def main(argv: Sequence[str]) -> int:
     try:
         here = read()
         folder = places.local(here.job, here.index)
-        for each in (options.directory / "nodes", identity_of(options, here)):
-            places.own(each)
+        places.own(options.directory / "nodes")
+        identity = places.own(identity_of(options.directory, here))
     except (NoAllocation, places.PlaceError) as error:
         print(f"holdfast: {error}", file=sys.stderr)
         return NOT_HERE
     keeper = Pilot(
-        lambda left_s: agent_argv(options, here, folder=folder, grace_s=left_s),
+        lambda left_s: agent_argv(options, here, folder=folder, grace_s=left_s, more=("--identity-dir", str(identity))),
         grace_s=options.grace_s,
-        identity=identity_of(options, here),
+        identity=identity,
     )
     keeper.listen()
     print(f"this is {here.node}, for {options.server}", file=sys.stderr, flush=True)
@@ -137,9 +117,7 @@ def main(argv: Sequence[str]) -> int:
         with Drains(here.node, keeper.leave, ask=lambda: tools.ask(*question), every_s=options.ask_s):
             return DONE if keeper.asked else keeper.keep()
     finally:
-        for jobs in (folder / "a" / "jobs", folder / "a-jobs"):
-            places.keep_logs(jobs / "logs", options.directory / "logs" / here.name)
-        places.forget(folder)
+        leave(folder, options.directory / "logs" / here.node)
 
 
 if __name__ == "__main__":

@@ -5,43 +5,25 @@ queue as cold spares, and each that ends lets the next one start, on whatever no
 """
 
 import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from controlplane.slurm.plan import PlanError, check_values
-from controlplane.slurm.script import NAMED, grace_of, surroundings
+from controlplane.slurm.plan import Asked, PlanError
+from controlplane.slurm.script import NAMED, agents_grace_s, named, surroundings
 
 MAX_ELEMENTS = 1000
 """Slurm's own default (slurm.conf(5), MaxArraySize, less one)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pilots:
-    """`nodes` at a time, with `cold` spare ones behind them, for the control plane `server`, which admits them by the
-    token in `join_token_file`. All else as in `plan.Plan`: `directory` keeps what each node is known by from one
-    allocation to the next."""
+class Pilots(Asked):
+    """`nodes` at a time, with `cold` spare ones behind them, for the control plane `server`. `directory` keeps what
+    each node is known by from one allocation to the next."""
 
-    nodes: int
     cold: int
-    gpus_per_node: int
-    server: str
-    join_token_file: str
-    python: str
-    directory: str
-    checkout: str = ""
-    time: str = ""
-    partition: str = ""
-    account: str = ""
-    qos: str = ""
-    constraint: str = ""
-    reservation: str = ""
-    grace_s: int = 60
-    kill_wait_s: int = 30
-    probe: str = "nvml"
 
     def __post_init__(self) -> None:
         """Raises PlanError: pilots that are wrong do not exist."""
-        check_values({field.name: getattr(self, field.name) for field in fields(self)})
+        Asked.__post_init__(self)
         if not self.server or not self.join_token_file:
             raise PlanError(
                 "pilots lend their nodes to a control plane that stands: --server and --join-token-file name it",
@@ -59,9 +41,9 @@ class Pilots:
 def script(pilots: Pilots) -> str:
     """The whole text for `sbatch`. The script becomes the pilot, so that signals reach it."""
     argv = (
-        pilots.python, "-m", "controlplane.slurm.pilot", "--server", pilots.server,
+        pilots.python, "-m", "controlplane.slurm.pilot", "--server", pilots.server.replace("http", "ws", 1),
         "--join-token-file", pilots.join_token_file, "--directory", pilots.directory,
-        "--grace-s", str(grace_of(pilots.grace_s, pilots.kill_wait_s)), "--probe", pilots.probe,
+        "--grace-s", str(agents_grace_s(pilots)), "--probe", pilots.probe,
         "--devices", str(pilots.gpus_per_node),
     )  # fmt: skip
     return f"""#!/bin/bash
@@ -69,7 +51,7 @@ def script(pilots: Pilots) -> str:
 # Made by `holdfast slurm pilots`; docs/slurm.md says what runs where, what it writes, and how to end it.
 set -eu
 umask 077
-{surroundings(pilots.checkout)}exec {" ".join(map(shlex.quote, argv))}
+{surroundings(pilots)}exec {" ".join(map(shlex.quote, argv))}
 """
 
 
@@ -87,13 +69,5 @@ def options(pilots: Pilots) -> tuple[str, ...]:
         f"--signal=B:TERM@{pilots.grace_s}",
         f"--output={pilots.directory}/pilot-%A_%a.out",
         "--open-mode=append",
-        *_named(pilots),
+        *named(pilots),
     )
-
-
-def _named(pilots: Pilots) -> Iterator[str]:
-    if pilots.gpus_per_node:
-        yield f"--gres=gpu:{pilots.gpus_per_node}"
-    for name in ("time", "partition", "account", "qos", "constraint", "reservation"):
-        if value := getattr(pilots, name):
-            yield f"--{name}={value}"

@@ -4,7 +4,7 @@ Called by `holdfast slurm submit`. Pure: the job spec's text comes in, and paths
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import PurePosixPath
 
@@ -37,19 +37,15 @@ class PlanError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """One allocation of `nodes` + `spares` nodes for the job of `spec_text`.
+class Asked:
+    """What every submission asks of Slurm. `nodes`: that train, or at a time.
 
-    `python` runs Holdfast on every node, in `checkout` where it is no installed package (""). `directory`, on a file
-    system of all nodes, gets one folder for each allocation. `grace_s`: so long before the time limit Slurm warns.
-    `kill_wait_s`: from the signal of `scancel` to the end (Slurm's KillWait). `server` "": a control plane of the
-    allocation's own; else `join_token_file` holds a token of it. `continues`: the id of the run in `directory` whose
-    job goes on here; `chained`: once that one has ended. "" of the others: Slurm's default."""
+    `python` runs Holdfast on every node, in `checkout` where it is no installed package (""). `directory` is on a file
+    system of all nodes. `grace_s`: so long before the time limit Slurm warns. `kill_wait_s`: from the signal of
+    `scancel` to the end (Slurm's KillWait). `join_token_file` holds a token of `server`. "" of the others: Slurm's
+    default."""
 
-    spec_text: str
-    job_name: str
     nodes: int
-    spares: int
     gpus_per_node: int
     python: str
     directory: str
@@ -65,12 +61,34 @@ class Plan:
     probe: str = "nvml"
     server: str = ""
     join_token_file: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises PlanError with the first value that cannot be: what is wrong does not exist."""
+        for field in fields(self):
+            check = _CHECKS.get(field.name)
+            value = getattr(self, field.name)
+            if check is not None and (value != "" or field.name in _NEEDED) and (wrong := check(value)):
+                option = f"--{_OPTIONS.get(field.name, field.name).replace('_', '-')}"
+                raise PlanError(
+                    f"{option} {shown(str(value)[:80])!r} is not possible: {wrong}", f"give another {option}"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Asked):
+    """One allocation of `nodes` + `spares` nodes for the job of `spec_text`: `directory` gets one folder for each.
+    `server` "": a control plane of the allocation's own. `continues`: the id of the run in `directory` whose job goes
+    on here; `chained`: once that one has ended."""
+
+    spec_text: str
+    job_name: str
+    spares: int
     continues: str = ""
     chained: bool = False
 
     def __post_init__(self) -> None:
         """Raises PlanError: a plan that is wrong does not exist."""
-        check_values({field.name: getattr(self, field.name) for field in fields(self)})
+        Asked.__post_init__(self)
         if bool(self.server) is not bool(self.join_token_file):
             raise PlanError(
                 "--server and --join-token-file belong together",
@@ -82,15 +100,6 @@ class Plan:
                 "--continue does not go with --server",
                 "a control plane that stands already keeps the job in its queue, and it continues there by itself",
             )
-
-
-def check_values(values: Mapping[str, object]) -> None:
-    """Each by its name, as `Plan` has them. Raises PlanError with the first that cannot be."""
-    for name, value in values.items():
-        check = _CHECKS.get(name)
-        if check is not None and (value != "" or name in _NEEDED) and (wrong := check(value)):
-            option = f"--{_OPTIONS.get(name, name).replace('_', '-')}"
-            raise PlanError(f"{option} {shown(str(value)[:80])!r} is not possible: {wrong}", f"give another {option}")
 
 
 def is_server(text: str) -> bool:

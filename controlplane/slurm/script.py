@@ -10,7 +10,7 @@ import hashlib
 import shlex
 from collections.abc import Iterator
 
-from controlplane.slurm.plan import Plan
+from controlplane.slurm.plan import Asked, Plan
 
 NAMED = "holdfast"
 """Begins the names of our jobs in Slurm's lists."""
@@ -31,7 +31,7 @@ set -eu
 umask 077
 directory={shlex.quote(plan.directory)}/"$SLURM_JOB_ID"
 mkdir -p -- "$directory"
-{surroundings(plan.checkout)}cat > "$directory/job.yaml" <<'{end}'
+{surroundings(plan)}cat > "$directory/job.yaml" <<'{end}'
 {spec}
 {end}
 exec {guest} \\
@@ -52,25 +52,25 @@ def options(plan: Plan) -> tuple[str, ...]:
         "--no-requeue",
         f"--signal=TERM@{plan.grace_s}",
         f"--output={plan.directory}/slurm-%j.out",
-        *_named(plan),
+        *((f"--dependency=afterany:{plan.continues}",) if plan.chained else ()),
+        *named(plan),
     )
 
 
-def _named(plan: Plan) -> Iterator[str]:
-    if plan.chained:
-        yield f"--dependency=afterany:{plan.continues}"
-    if plan.gpus_per_node:
-        yield f"--gres=gpu:{plan.gpus_per_node}"
+def named(asked: Asked) -> Iterator[str]:
+    """Options that stand in the script only where they were given."""
+    if asked.gpus_per_node:
+        yield f"--gres=gpu:{asked.gpus_per_node}"
     for name in ("time", "partition", "account", "qos", "constraint", "reservation"):
-        if value := getattr(plan, name):
+        if value := getattr(asked, name):
             yield f"--{name}={value}"
 
 
-def surroundings(checkout: str) -> str:
-    """Where Holdfast is a checkout and no package (""), Python has to be shown where."""
-    if not checkout:
+def surroundings(asked: Asked) -> str:
+    """Where Holdfast is a checkout and no package, Python has to be shown where."""
+    if not asked.checkout:
         return ""
-    quoted = shlex.quote(checkout)
+    quoted = shlex.quote(asked.checkout)
     return f'cd -- {quoted}\nexport PYTHONPATH={quoted}"${{PYTHONPATH:+:$PYTHONPATH}}"\n'
 
 
@@ -85,14 +85,9 @@ def _guest(plan: Plan) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def agents_grace_s(plan: Plan) -> int:
-    """See `grace_of`."""
-    return grace_of(plan.grace_s, plan.kill_wait_s)
-
-
-def grace_of(grace_s: int, kill_wait_s: int) -> int:
+def agents_grace_s(asked: Asked) -> int:
     """From the signal until agents have to be gone, whichever end it announces; it leaves time for the rest."""
-    until_kill_s = min(grace_s, kill_wait_s)
+    until_kill_s = min(asked.grace_s, asked.kill_wait_s)
     return max(1, until_kill_s - min(LAST_S, until_kill_s // 3))
 
 

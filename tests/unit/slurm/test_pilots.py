@@ -17,7 +17,8 @@ from controlplane.cli.exits import Exit
 from controlplane.cli.main import main
 from controlplane.slurm import pilot
 from controlplane.slurm.environment import Allocation
-from controlplane.slurm.pilot import Drains, Pilot, agent_argv, parse
+from controlplane.slurm.node import agent_argv
+from controlplane.slurm.pilot import Drains, Pilot, identity_of, parse
 from controlplane.slurm.pilots import Pilots, options, script
 from controlplane.slurm.plan import PlanError
 
@@ -43,7 +44,7 @@ def test_bash_hands_every_value_on(tmp_path: Path) -> None:
     done = subprocess.run(["bash"], input=script(plan), capture_output=True, text=True, check=False, timeout=20)
     assert done.returncode == 0, done.stderr
     options = parse(done.stdout.split()[2:])
-    assert (options.server, options.join_token_file) == ("https://hf.example.org", "/home/ada/token")
+    assert (options.server, options.join_token_file) == ("wss://hf.example.org", "/home/ada/token")
     assert (options.directory, options.devices, options.grace_s) == (tmp_path, 8, 20.0)
 
 
@@ -67,10 +68,12 @@ def test_what_cannot_be_is_refused_in_words(changes: dict[str, Any], said: str) 
 
 def test_a_node_is_known_by_its_own_name_and_what_it_is_known_by_outlives_the_allocation(tmp_path: Path) -> None:
     options = parse(
-        ["--server", "https://hf.example.org:8420", "--join-token-file", "/t", "--directory", str(tmp_path),
+        ["--server", "wss://hf.example.org:8420", "--join-token-file", "/t", "--directory", str(tmp_path),
          "--grace-s", "20", "--devices", "2", "--probe", "simulated"],
     )  # fmt: skip
-    argv = agent_argv(options, replace(HERE, node="GPU_n2"), folder=Path("/tmp/hf-1/42.0"), grace_s=12.5)
+    here = replace(HERE, node="GPU_n2")
+    more = ("--identity-dir", str(identity_of(options.directory, here)))
+    argv = agent_argv(options, here, folder=Path("/tmp/hf-1/42.0"), grace_s=12.5, more=more)
     said = dict(zip(argv[3::2], argv[4::2], strict=True))
     assert said["--name"] == "gpu-n2", "the next allocation of the node is the same node to Holdfast"
     assert said["--identity-dir"] == str(tmp_path / "nodes" / "gpu-n2")
