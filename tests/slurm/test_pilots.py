@@ -60,6 +60,13 @@ def connected(driver: Driver) -> set[str]:
     return {node["name"] for node in driver.items("/nodes") if node["connected"]}
 
 
+def verdict(driver: Driver, job: str) -> str | None:
+    """Of the job's only incident; None until it is judged."""
+    (eviction,) = driver.items(f"/jobs/{job}/incidents")
+    state: str = eviction["certificate"]["state"]
+    return state if state != "pending" else None
+
+
 def test_pilots_carry_a_job_a_bad_node_is_replaced_and_the_next_array_continues_it(
     cluster: Cluster, hooks: Callable[[str], None], server: Installation
 ) -> None:
@@ -97,11 +104,7 @@ def test_pilots_carry_a_job_a_bad_node_is_replaced_and_the_next_array_continues_
     now = driver.get(f"/jobs/{job}")
     assert now["attempt"] == 1, "no restart"
 
-    def judged() -> Any:
-        (eviction,) = driver.items(f"/jobs/{job}/incidents")
-        return eviction["certificate"] if eviction["certificate"]["state"] != "pending" else None
-
-    assert wait("the eviction is judged", judged)["state"] == "green"
+    assert wait("the eviction is judged", lambda: verdict(driver, job)) == "green"
     before = {each["name"]: each["id"] for each in driver.items("/nodes")}
 
     step = wait_for_step(driver, job, now["committed_step"] + 5)["committed_step"]
