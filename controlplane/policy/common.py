@@ -14,9 +14,13 @@ and another one saves.
 
 A replica that is late in a step meanwhile, and speaks, waits for the same storage.
 
-Limits of a step are over for one replica after the other, and where most of them are still at work when the first is
-found late, it is the first of many as likely as alone: it is not judged before the others have had `common_grace_s`
-to be late too. Whom most others wait for in the exchange is alone, and judged at once.
+Limits of a step are over for one replica after the other, and where another one, on another node, is still at work
+when the first is found late, it is the first of several as likely as alone: it is not judged before the others have had
+`common_grace_s` to be late too. Whom all others wait for in the exchange is alone, and judged at once.
+
+Half of them or fewer, late in a step at once on several nodes, share something too: a switch, a storage, an input. The
+others go on without them (`few`: `leave_out`), and nothing of them is ended before `few_limit_s`: who gets loose
+comes back. Where too few would be left to go on, all wait as for a stall of most.
 
 When the stall ends, one rank goes on before the other. Its finding counts, and stays open, until all go on
 or `common_grace_s` are over: who comes out last is not to blame for it.
@@ -29,20 +33,25 @@ import math
 import msgspec
 
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.facts import contributes, live_replicas, signals_of
+from controlplane.policy.facts import contributes, holds_state, is_member, live_replicas, signals_of
 from controlplane.policy.proved import Failure
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact, SignalFact
 from controlplane.policy.void import PHASE_SINCE, is_void
 from controlplane.protocol.states import Section
 
 HANG = "hang"
+STALLED = "stalled"
+"""The kind of a failure that a few share: late in a step at once, on several nodes."""
+GATHER_S = 1.0
+"""So long after the last of them is late more are waited for: what they share holds them up alike."""
 LATE = "rank_overdue"
 
 
 class Common(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Hangs of one section since `since_s`, of `late` out of `of` replicas (`unit` "replicas") or
     ranks (`savers`: of those replicas alone that save). `until_s`: until when nothing is ended for it. `told`
-    False: too early to say. `moved`: findings of those that go on already, while the rest has a little time to."""
+    False: too early to say. `few`: of half or less; the others go on without them. `moved`: findings of those that go
+    on already, while the rest has a little time to."""
 
     section: str
     failures: tuple[Failure, ...]
@@ -53,6 +62,7 @@ class Common(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     until_s: float
     told: bool = True
     savers: bool = False
+    few: bool = False
     moved: tuple[str, ...] = ()
 
 
@@ -75,14 +85,24 @@ def without_common(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[
     found = common_stall(snapshot, config, failures)
     if found is None:
         return failures
+    if found.few:
+        return tuple(_left_to_stand(f) if f in found.failures else f for f in failures)
     stalled = found.section == Section.CHECKPOINTING and found.told
     return tuple(f for f in failures if f not in found.failures and not (stalled and _waits_in_a_step(snapshot, f)))
 
 
+def _left_to_stand(failure: Failure) -> Failure:
+    """Enough to go on without it, and not to end it."""
+    return msgspec.structs.replace(failure, kind=STALLED, hung=False, reversible=True)
+
+
 def _waits_in_a_step(snapshot: JobSnapshot, failure: Failure) -> bool:
     """It is late in a step, and its process speaks."""
-    speaks = failure.evidence.get("cause") != "frozen"
-    return failure.kind == HANG and speaks and _section(snapshot, failure) == Section.STEP
+    return failure.kind == HANG and _speaks(failure) and _section(snapshot, failure) == Section.STEP
+
+
+def _speaks(failure: Failure) -> bool:
+    return failure.evidence.get("cause") != "frozen"
 
 
 def _judge(snapshot: JobSnapshot, config: PolicyConfig, section: str, hung: tuple[Failure, ...]) -> Common | None:
@@ -90,8 +110,10 @@ def _judge(snapshot: JobSnapshot, config: PolicyConfig, section: str, hung: tupl
     moved = tuple(s for s in signals_of(snapshot, LATE) if _section_of(s) == section and is_void(snapshot, s))
     signals = (*moved, *(signal for failure in hung for signal in _signals(snapshot, failure)))
     since_s = min(signal.seen_s for signal in signals)
-    computing = [replica for replica in live_replicas(snapshot) if contributes(snapshot, replica)]
-    late, of, unit = len({signal.replica for signal in signals}), len(computing), "replicas"
+    named = {signal.replica for signal in signals}
+    # Who was left out for it, and who is back and catches up, is one of them.
+    computing = [each for each in live_replicas(snapshot) if contributes(snapshot, each) or each.index in named]
+    late, of, unit = len(named), len(computing), "replicas"
     if of < 2:
         late, of, unit = len(_ranks(signals)), sum(replica.world_size for replica in computing), "ranks"
         if not saving:
@@ -111,21 +133,48 @@ def _judge(snapshot: JobSnapshot, config: PolicyConfig, section: str, hung: tupl
     )
     if late >= 2 and 2 * late > of:
         return found
-    savers = sum(replica.world_size for replica in computing if replica.index in {s.replica for s in signals})
+    savers = sum(replica.world_size for replica in computing if replica.index in named)
     if saving and of >= 2 and 0 < savers < 2 * len(_ranks(signals)):
         until_s = min(since_s + config.common_limit_s, over_s)
         return msgspec.structs.replace(
             found, late=len(_ranks(signals)), of=savers, unit="ranks that save", until_s=until_s, savers=True
         )
-    early = of >= 2 and snapshot.now_s < since_s + config.common_grace_s
-    early = early and (saving or _most_are_at_work(computing))
+    few = tuple(failure for failure in hung if section == Section.STEP and _speaks(failure))
+    early = of >= 2 and (saving or _another_is_at_work(computing, signals))
+    if few and _on_several_nodes(snapshot, (*moved, *(s for failure in few for s in _signals(snapshot, failure)))):
+        return _of_few(snapshot, config, msgspec.structs.replace(found, failures=few), more=early)
+    early = early and snapshot.now_s < since_s + config.common_grace_s
     return msgspec.structs.replace(found, told=False, until_s=since_s + config.common_grace_s) if early else None
 
 
-def _most_are_at_work(computing: list[ReplicaFact]) -> bool:
-    """More than half of those that compute a step are at it, and wait for nobody."""
-    working = sum(replica.working_since_s is not None and not replica.waiting for replica in computing)
-    return 2 * working > len(computing)
+def _of_few(snapshot: JobSnapshot, config: PolicyConfig, found: Common, *, more: bool) -> Common:
+    """The others go on without them, if they are enough: in one view, so that while `more` may be late the last one's
+    finding is a moment old. Who gets loose has its step to end before it is seen to."""
+    last_s = max(signal.seen_s for failure in found.failures for signal in _signals(snapshot, failure))
+    if more and snapshot.now_s < last_s + GATHER_S:
+        return msgspec.structs.replace(found, told=False, until_s=last_s + GATHER_S)
+    late = {failure.replica.index for failure in found.failures}
+    stay = (r for r in live_replicas(snapshot) if is_member(snapshot, r) and r.index not in late)
+    if sum(holds_state(snapshot, r) for r in stay) < max(1, snapshot.job.spec.resources.min_replicas):
+        return found
+    over_s = min(found.until_s, found.since_s + config.few_limit_s)
+    step_s = (snapshot.learned.step_max_s or 0.0) if found.moved else 0.0
+    return msgspec.structs.replace(found, few=True, until_s=over_s + step_s)
+
+
+def _another_is_at_work(computing: list[ReplicaFact], late: tuple[SignalFact, ...]) -> bool:
+    """On another node than those that are late, and waits for nobody."""
+    found, nodes = {signal.replica for signal in late}, {signal.node_id for signal in late}
+    working = (r for r in computing if r.index not in found and r.working_since_s is not None and not r.waiting)
+    return any(nodes.isdisjoint(replica.node_ids) for replica in working)
+
+
+def _on_several_nodes(snapshot: JobSnapshot, late: tuple[SignalFact, ...]) -> bool:
+    """Of several replicas, and no node has all of them: it would be the cause."""
+    if len({signal.replica for signal in late}) < 2:
+        return False
+    homes = [snapshot.replica_by_index[s.replica].node_ids for s in late if s.replica in snapshot.replica_by_index]
+    return not frozenset.intersection(*map(frozenset, homes))
 
 
 def _ranks(signals: tuple[SignalFact, ...]) -> set[tuple[int | None, int | None]]:

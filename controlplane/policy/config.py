@@ -29,7 +29,8 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     time (feasibility 2.9: ~1 s); `max_reissues` views with unchanged members.
     Common causes. Most of a job late in one section at once is one finding, not acted on for
     `storage_limit_s` where they save, else for `common_limit_s`; one late in a save, or in a step at
-    which most others still are, is not judged before `common_grace_s`.
+    which another still is, is not judged before `common_grace_s`. Fewer, on several nodes, are left
+    out and not ended for `few_limit_s`.
     Disruption budget. `correlated_fraction` of devices suspect, but at least `correlated_min_devices`, on at
     least `correlated_min_nodes` nodes in as many failure domains: one node that dies is no correlated failure;
     `max_acts` destructive acts of non-positive evidence in the window (reliability F22). `max_evictions`,
@@ -101,6 +102,7 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     repair_horizon_s: float = 3600.0
     storage_limit_s: float = 1800.0
     common_limit_s: float = 300.0
+    few_limit_s: float = 60.0
     common_grace_s: float = 5.0
     warm_again_s: float = 10_800.0
     warm_retry_s: float = 300.0

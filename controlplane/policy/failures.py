@@ -39,7 +39,7 @@ from controlplane.policy.silence import silences_of, suspect_of
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact, SignalFact
 from controlplane.policy.stuck import MUTE_S, stuck, unanswered
 from controlplane.policy.timeouts import UNLEARNED_S
-from controlplane.policy.void import is_postponed, is_void, was_up
+from controlplane.policy.void import READ, WORD_S, is_postponed, is_void, was_up
 from controlplane.protocol.states import WAITING_PHASES, ReplicaState, Section
 
 
@@ -167,12 +167,21 @@ def _accused(signals: tuple[SignalFact, ...]) -> tuple[SignalFact, ...]:
 
 def _mute(snapshot: JobSnapshot, replica: ReplicaFact, signals: tuple[SignalFact, ...]) -> bool:
     """A stopped process says nothing at all: that it last said "waiting" excuses nothing. One that
-    was silent when it was found late, and speaks now, is not stopped any more."""
+    was silent when it was found late, and speaks now, is not stopped any more. While its agent is not heard for longer
+    than agents are between two words, nobody knows."""
     limit_s = snapshot.job.spec.resiliency.timeouts.silence_s
     if replica.silent_s is not None:
-        return replica.silent_s > limit_s
+        return replica.silent_s - max(0.0, _unread_s(snapshot, replica, signals) - WORD_S) > limit_s
     silent = [signal.evidence.get("silent_s") for signal in signals]
     return any(isinstance(value, (int, float)) and value > limit_s for value in silent)
+
+
+def _unread_s(snapshot: JobSnapshot, replica: ReplicaFact, signals: tuple[SignalFact, ...]) -> float:
+    """How long nothing has come from its agents, or no word of where these ranks are: of that nobody knows whether they
+    spoke."""
+    words = (read_s for signal in signals if isinstance(read_s := signal.evidence.get(READ), (int, float)))
+    silent = (node.silent_s or 0.0 for node in homes_of(snapshot, replica))
+    return max((*(snapshot.now_s - read_s for read_s in words), *silent), default=0.0)
 
 
 def _unflushed(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> Failure | None:

@@ -5,14 +5,15 @@ network that delays, repeats and loses up to a tenth of all messages, under a ba
 then; ranks stop for a while in such a pause, so long that their agents find them late, and are done with their step
 before it ends, so that what was found of them is acted on late, or not at all. Now and then what most replicas share
 stands still, a network or the program's own input, so long that all of them are found late, and ends: their failures
-are held meanwhile. The policy, its view of the fleet and the step protocol are the simulator's, and so the real ones.
-What is counted: heartbeats sent, evictions (every one is false), leave-outs that were taken back, restarts (each is
-false, too), and decisions to hold: nothing was done of a failure that was found, and nobody was ended.
+are held meanwhile. In every fourth world half of them or fewer share it, a switch or a rack: the others go on without
+them, and they come back. The policy, its view of the fleet and the step protocol are the simulator's, and so the real
+ones. What is counted: heartbeats sent, evictions (every one is false), leave-outs that were taken back, restarts (each
+is false, too), and decisions to hold: nothing was done of a failure that was found, and nobody was ended.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from random import Random
 
 from controlplane.protocol.spec import Checkpoint, Parallelism, Resiliency, Resources, Timeouts, Training, TrainSpec
@@ -38,8 +39,11 @@ SPARE_S = 6.5
 STALL_S, STALL_RATIO = (10.0, 40.0), 0.1
 """How long what replicas share stands still beyond their step, and how often that comes in place of a pause. Drawn
 from chances of their own, so that a world without is the world that it was."""
-STALLED = (0.6, 1.0)
-"""The share of replicas that it holds up: more than half."""
+STALLED, STALLED_FEW = (0.6, 1.0), (0.08, 0.5)
+"""The share of replicas that it holds up: more than half; half or fewer, but two at least."""
+FEW_RATIO = 0.25
+"""Of all worlds, those in which few share it. Their steps may last twice as long: so long they take while half of the
+replicas have the work of all."""
 MARGIN_S = 1.0
 """So long before the end of the pause it is done with its step."""
 
@@ -47,12 +51,18 @@ MARGIN_S = 1.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """Of one world. `loss`: of all messages, and so many are repeated; `delay_s`: frames are up to so much later;
-    `ranks`: of a replica."""
+    `ranks`: of a replica; `few`: half or fewer of them share what stands still."""
 
     loss: float
     delay_s: float
     step_s: float
     ranks: int
+    few: bool = False
+
+    @property
+    def spare_s(self) -> float:
+        """What a rank may take beyond its slowest step."""
+        return SPARE_S + (1.05 * self.step_s if self.few else 0.0)
 
 
 def drawn(chance: Random) -> Setting:
@@ -67,8 +77,8 @@ def drawn(chance: Random) -> Setting:
 
 @dataclass(slots=True, kw_only=True)
 class Count:
-    """Of some worlds. `told`: what was evicted, and why. `stalls`: of what most replicas share. `holds`: decisions to
-    wait with failures that were found."""
+    """Of some worlds. `told`: what was evicted, and why. `stalls`: of what several replicas share. `holds`: decisions
+    to wait with failures that were found."""
 
     worlds: int = 0
     heartbeats: int = 0
@@ -108,6 +118,8 @@ def one(
     """One world: how bad its network is, how long its steps and pauses are, is drawn from the seed."""
     chance, stalls = Random(seed), Random(f"stalls {seed}")
     setting = draw(chance)
+    if stall_ratio and Random(f"few {seed}").random() < FEW_RATIO:
+        setting = replace(setting, few=True)
     world = World(seed, plan=_plan(nodes, setting))
     world.start()
     world.faults.schedule(world_s, 0)
@@ -118,10 +130,9 @@ def one(
     while world.kernel.now_s < world_s - CALM_S:
         world.kernel.run(world.kernel.now_s + chance.uniform(SLICE_S, 6 * SLICE_S))
         if stalls.random() < stall_ratio:
-            _stall(world, stalls)
-            count.stalls += 1
+            count.stalls += _stall(world, stalls, setting)
         else:
-            _trouble(world, chance, count)
+            _trouble(world, chance, count, more_s=setting.spare_s - SPARE_S)
     world.network.loss = world.network.repeat = world.network.extra_delay_s = 0.0
     world.kernel.run(world_s)
     count.heartbeats = heartbeats_of_a_world(nodes, world_s)
@@ -138,32 +149,39 @@ def heartbeats_of_a_world(nodes: int, world_s: float = WORLD_S) -> int:
     return int(nodes * world_s / FRAME_INTERVAL_S)
 
 
-def _trouble(world: World, chance: Random, count: Count) -> None:
+def _trouble(world: World, chance: Random, count: Count, *, more_s: float) -> None:
     """The backend stops; in every other pause that is long enough a rank stops too, and has done its step before the
-    pause ends."""
+    pause ends. `more_s`: so much longer than usual it stops, as its step may last so much longer."""
     pause_s = chance.uniform(*PAUSE_S)
     world.server.pause(pause_s)
     count.pauses += 1
-    able = [each for each in world.trainer.processes.values() if each.able() and _work_s(world, each) < pause_s]
+    able = [p for p in world.trainer.processes.values() if p.able() and _work_s(world, p) + more_s < pause_s]
     if able and chance.random() < 0.5:
-        _stop(world, chance.choice(able), chance.uniform(*STOP_S))
+        _stop(world, chance.choice(able), chance.uniform(*STOP_S) + more_s)
         count.stops += 1
     world.kernel.run(world.kernel.now_s + pause_s)
 
 
-def _stall(world: World, chance: Random) -> None:
+def _stall(world: World, chance: Random, setting: Setting) -> bool:
     """Who begins a micro-batch while it lasts begins it once it is over. Ranks speak meanwhile, and stand in their
-    step. It begins between two steps, so that it holds up as many as it is to."""
+    step. It begins between two steps, so that it holds up as many as it is to; False: of few it would have held one
+    alone, who has more micro-batches than the others, while some catch up."""
     step_s, able = world.trainer.timing.micro_batch_s[1], [p for p in world.trainer.processes.values() if p.able()]
     latest_s = world.kernel.now_s + 2.0 * step_s
     while sum(process.computes() for process in able) > len(able) // 8 and world.kernel.now_s < latest_s:
         world.kernel.run(world.kernel.now_s + step_s / 50.0)
-    until_s = world.kernel.now_s + step_s + chance.uniform(*STALL_S)
+    whole = all(len(process.standing.contributors) == len(able) for process in able)
+    if setting.few and not (whole and world.kernel.now_s < latest_s):
+        return False
+    until_s = world.kernel.now_s + step_s + setting.spare_s - SPARE_S + chance.uniform(*STALL_S)
     indexes = sorted(process.index for process in able)
-    held = frozenset(chance.sample(indexes, math.ceil(chance.uniform(*STALLED) * len(indexes))))
+    share = chance.uniform(*(STALLED_FEW if setting.few else STALLED))
+    count = max(2, int(share * len(indexes))) if setting.few else math.ceil(share * len(indexes))
+    held = frozenset(chance.sample(indexes, count))
     world.trainer.late_s = lambda process: max(0.0, until_s - world.kernel.now_s) if process.index in held else 0.0
     world.kernel.run(until_s + step_s)
     world.trainer.late_s = lambda process: 0.0
+    return True
 
 
 def _work_s(world: World, process: Process) -> float:
@@ -186,7 +204,7 @@ def _plan(nodes: int, setting: Setting) -> WorldPlan:
         parallelism=Parallelism(tp=ranks),
         training=Training(steps=10**6, global_batch=nodes, micro_batch=1),
         checkpoint=Checkpoint(interval_steps=20),
-        resiliency=Resiliency(timeouts=Timeouts(setup_s=30.0, step_s=SPARE_S + 1.05 * step_s)),
+        resiliency=Resiliency(timeouts=Timeouts(setup_s=30.0, step_s=setting.spare_s + 1.05 * step_s)),
     )
     names = {f"node-{index:03d}": ranks for index in range(nodes + 2)}
     return WorldPlan(spec=spec, nodes=names, timing=Timing(micro_batch_s=(step_s * 0.95, step_s * 1.05)))
@@ -198,7 +216,7 @@ def table(count: Count) -> str:
         f"{count.heartbeats} heartbeats of {count.worlds} worlds:"
         f" loss up to {max(LOSSES):.0%}, frames up to {max(DELAYS_S):g} s late,"
         f" {count.pauses} pauses of the backend, {count.stops} ranks that stopped in one and went on,"
-        f" {count.stalls} stalls of what most replicas share",
+        f" {count.stalls} stalls of what several replicas share",
         f"{count.steps} steps committed, {count.left_out} replicas left out and taken back,"
         f" {count.holds} decisions to hold, {count.restarts} restarts, {count.evictions} false evictions",
         *count.told,

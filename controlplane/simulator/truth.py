@@ -165,7 +165,14 @@ class Truth:
         if self._world.network.is_bad(NOISE_MEMORY_S):
             return "the network is bad"
         process = self._run.trainer.processes.get((attempt, index, incarnation))
-        return str(Wrong.EXCHANGES) if self._exchanges_fail(process) else None
+        if self._exchanges_fail(process):
+            return str(Wrong.EXCHANGES)
+        late = process is not None and self._is_late(process)
+        return "it stands in its step for longer than its agent allows" if late else None
+
+    def _is_late(self, process: Process) -> bool:
+        """Enough to leave it out with others that are, and no reason to end it."""
+        return self._world.kernel.now_s - process.phase_since_s >= self._allowed_s(process.first) - HEARD_S
 
     def holders(self) -> tuple[int, int]:
         """(replicas of the attempt that hold the newest state and have nothing wrong, how many are needed)."""

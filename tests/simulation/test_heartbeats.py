@@ -58,10 +58,40 @@ def test_without_a_moment_for_the_others_to_be_late_too_a_stall_that_all_share_e
     """Limits are over one after the other: each of the first half was found late alone, and evicted at once."""
     from controlplane.policy import common
 
-    count = heartbeats.one(90_000_004, world_s=300.0)
+    count = heartbeats.one(90_000_008, world_s=200.0)
     assert (count.stalls > 0, count.holds > 0, count.evictions, count.told) == (True, True, 0, ())
-    monkeypatch.setattr(common, "_most_are_at_work", lambda computing: False)
-    assert heartbeats.one(90_000_004, world_s=300.0).evictions >= 10
+    monkeypatch.setattr(common, "_another_is_at_work", lambda computing, late: False)
+    assert heartbeats.one(90_000_008, world_s=200.0).evictions >= 10
+
+
+FEW = 92_100_028
+"""Of steps of half a second, and of stalls that few replicas share."""
+
+
+def test_where_few_replicas_share_what_stands_still_the_others_train_on_and_all_of_them_come_back(monkeypatch):
+    """Also while a view with some of them back is installed, and others of them are late yet."""
+    monkeypatch.setattr(heartbeats, "FEW_RATIO", 1.0)
+    count = heartbeats.one(FEW, world_s=250.0, stall_ratio=0.6)
+    assert count.stalls > 0 and count.left_out >= 2 * count.stalls
+    assert (count.evictions, count.restarts, count.told) == (0, 0, ())
+    stood_s = sum(heartbeats.STALL_S) / 2 * count.stalls
+    assert count.steps > (250.0 - stood_s) / 0.5 / 4, "they trained meanwhile"
+
+
+def test_without_leaving_them_out_it_ends_them(monkeypatch):
+    from controlplane.policy import common
+
+    monkeypatch.setattr(heartbeats, "FEW_RATIO", 1.0)
+    monkeypatch.setattr(common, "_on_several_nodes", lambda snapshot, late: False)
+    assert heartbeats.one(FEW, world_s=250.0, stall_ratio=0.6).evictions >= 4
+
+
+def test_a_fourth_of_the_worlds_has_stalls_of_few_and_steps_that_may_last_twice_as_long():
+    few = sum(Random(f"few {seed}").random() < heartbeats.FEW_RATIO for seed in range(2000))
+    assert 440 < few < 560
+    usual = heartbeats.Setting(loss=0.0, delay_s=0.0, step_s=5.0, ranks=1)
+    assert usual.spare_s == heartbeats.SPARE_S
+    assert heartbeats.replace(usual, few=True).spare_s == heartbeats.SPARE_S + 1.05 * 5.0
 
 
 def test_the_command_prints_what_was_run_and_its_verdict(capsys):

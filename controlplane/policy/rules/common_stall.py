@@ -1,4 +1,4 @@
-"""Most of a job is late in one place at once: tell the common cause, end nobody for it.
+"""Most of a job is late in one place at once: tell the common cause, end nobody for it. Of a few, `leave_out` tells.
 
 `failures` leaves these hangs out for as long, so no other rule speaks of them.
 """
@@ -19,7 +19,7 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     if not attempt_live(snapshot) or snapshot.job.finished or snapshot.job.cancel_requested:
         return ()
     found = common_stall(snapshot, config, every_failure(snapshot, config))
-    return (_tell(snapshot, found),) if found is not None and found.told else ()
+    return (_tell(snapshot, found),) if found is not None and found.told and not found.few else ()
 
 
 def _tell(snapshot: JobSnapshot, found: Common) -> Decision:

@@ -1,4 +1,4 @@
-"""A member is out of reach, stuck, or owes an answer to a view: go on without it, end nothing (R30).
+"""A member is out of reach, stuck, late with others, or owes an answer to a view: go on without it, end nothing (R30).
 
 The reversible half of a failure. Its processes keep what they have and its devices; when its node
 is heard again within the lease, or it waits for the others, `admit_joiner` takes it back, and it
@@ -9,6 +9,7 @@ left where it is if too few that hold the newest state would be left: then the l
 
 from controlplane.policy import flaps
 from controlplane.policy.apart import parts_of, together
+from controlplane.policy.common import STALLED, Common, common_stall
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import (
     attempt_live,
@@ -21,11 +22,11 @@ from controlplane.policy.facts import (
     signals_of,
     tag,
 )
-from controlplane.policy.failures import actionable, doubted
-from controlplane.policy.plan import Action, AnnounceView, Decision, SetJobState, SetReplicaState, SettleSignals
+from controlplane.policy.failures import actionable, doubted, every_failure
+from controlplane.policy.plan import Action, AnnounceView, Decision, Scalar, SetJobState, SetReplicaState, SettleSignals
 from controlplane.policy.proved import Failure
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
-from controlplane.policy.titles import number_of
+from controlplane.policy.titles import list_of, number_of
 from controlplane.protocol.states import JobState, ReplicaState
 
 RULE = "leave_out"
@@ -45,7 +46,9 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     holders = sum(holds_state(snapshot, replica) for replica in stay)
     if not out or holders < max(1, snapshot.job.spec.resources.min_replicas):
         return ()
-    parts = parts_of(snapshot, out)
+    shared = tuple(failure for failure in out if failure.kind == STALLED)
+    alone = tuple(failure for failure in out if failure.kind != STALLED)
+    parts = (*((shared,) if shared else ()), *(parts_of(snapshot, alone) if alone else ()))
     return tuple(_leave_out(snapshot, config, part, stay, parts) for part in parts)
 
 
@@ -61,8 +64,13 @@ def _leave_out(
     assert view is not None, "only a member of a view is left out"
     assert attempt is not None, "views belong to an attempt"
     first, out = part is parts[0], tuple(failure for other in parts for failure in other)
-    following = following_view(snapshot, stay, _causes(out), left_out=(failure.replica for failure in out))
-    ids = tuple(signal for failure in part for signal in failure.signal_ids)
+    following = following_view(
+        snapshot, stay, _all_causes(snapshot, config, parts), left_out=(failure.replica for failure in out)
+    )
+    stall = _stall(snapshot, config, part)
+    # Who is late a moment after the others is late with them: their findings make it one incident.
+    about = part if stall is None else stall.failures
+    ids = tuple(signal for failure in about for signal in failure.signal_ids)
     explained = tuple(signal.id for signal in signals_of(snapshot, "outer_error")) if first else ()
     moves: list[Action] = [AnnounceView(view=following)] if first else []
     moves += [
@@ -75,13 +83,14 @@ def _leave_out(
     return Decision(
         rule=RULE,
         choice="leave_out",
-        reason_code=part[0].kind if len(part) == 1 else "several_out_of_reach",
-        sentence=f"{_causes(part)}. {_on(snapshot, stay, part)} is ended: {_until(snapshot, config, part)}",
+        reason_code=_reason(part),
+        title="" if stall is None else _title(stall),
+        sentence=f"{_causes(part, stall)}. {_on(snapshot, stay, part)} is ended: {_until(snapshot, config, part)}",
         key=f"leave_out:{','.join(tag(failure.replica) for failure in part)}:{following.epoch}",
         actions=tuple(moves),
         evidence={
             "lease_s": round(lease_of(snapshot, config), 3),
-            **(part[0].evidence if len(part) == 1 else {f"replica_{f.replica.index}": f.sentence for f in part}),
+            **_evidence(part, stall),
             **together(part, out),
         },
         signal_ids=tuple(sorted({*ids, *explained})),
@@ -95,8 +104,38 @@ def _on(snapshot: JobSnapshot, stay: tuple[ReplicaFact, ...], part: tuple[Failur
     return f"{number_of(going, 'replica')} {verb} without {them}; nothing of {them}"
 
 
-def _causes(out: tuple[Failure, ...]) -> str:
-    return "; ".join(f"replica {failure.replica.index}: {failure.sentence}" for failure in out)
+def _reason(part: tuple[Failure, ...]) -> str:
+    one = len(part) == 1 or part[0].kind == STALLED
+    return part[0].kind if one else "several_out_of_reach"
+
+
+def _evidence(part: tuple[Failure, ...], stall: Common | None) -> dict[str, Scalar]:
+    if stall is not None:
+        return {"section": stall.section, "late": stall.late, "of": stall.of, "unit": stall.unit}
+    return part[0].evidence if len(part) == 1 else {f"replica_{f.replica.index}": f.sentence for f in part}
+
+
+def _stall(snapshot: JobSnapshot, config: PolicyConfig, part: tuple[Failure, ...]) -> Common | None:
+    """What these are late by, with others; None: each is out for a cause of its own."""
+    return common_stall(snapshot, config, every_failure(snapshot, config)) if part[0].kind == STALLED else None
+
+
+def _title(stall: Common) -> str:
+    return f"{stall.late} of {stall.of} {stall.unit} are late in {stall.section.replace('_', ' ')} at once"
+
+
+def _all_causes(snapshot: JobSnapshot, config: PolicyConfig, parts: tuple[tuple[Failure, ...], ...]) -> str:
+    return "; ".join(_causes(part, _stall(snapshot, config, part)) for part in parts)
+
+
+def _causes(part: tuple[Failure, ...], stall: Common | None) -> str:
+    if stall is not None:
+        named = list_of([str(failure.replica.index) for failure in part], "replica")
+        return (
+            f"{_title(stall)}, here {named}, and their processes speak: what they share (a switch, storage, the input)"
+            " is the likelier cause than each of them"
+        )
+    return "; ".join(f"replica {failure.replica.index}: {failure.sentence}" for failure in part)
 
 
 def _until(snapshot: JobSnapshot, config: PolicyConfig, out: tuple[Failure, ...]) -> str:
@@ -117,6 +156,9 @@ def _pause(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) ->
 
 def _how(snapshot: JobSnapshot, config: PolicyConfig, out: tuple[Failure, ...]) -> str:
     it = "it" if len(out) == 1 else "each"
+    if out[0].kind == STALLED:
+        limit = f"{config.few_limit_s:.0f} s"
+        return f"{it} comes back when it waits as the others do, and is started again if it is late for {limit}."
     if all(failure.kind == "unreachable" for failure in out):
         return f"{it} comes back when it waits as the others do, and is ended if the exchange then fails with it again."
     if all(not failure.bad_nodes for failure in out):

@@ -138,15 +138,14 @@ def at_work(world, *indexes: int):
 
 
 @pytest.mark.parametrize("replicas", [3, 24, 1000])
-def test_the_first_one_late_in_a_step_at_which_most_still_are_waits_for_the_others_to_be_late_too(replicas):
+def test_the_first_one_late_in_a_step_at_which_another_still_is_waits_for_it_to_be_late_too(replicas):
     """A network or an input that all share stands still, and their limits are over one after the other."""
     first = fleet(replicas, signals=(late(1, seen_s=NOW_S - 1.0, section="step"),))
     assert decisions(at_work(first, *range(replicas)), rule="replica_failure") == ()
     most = range(replicas // 2 + 1)
     assert decisions(at_work(first, *most), rule="replica_failure") == (), "more than half are at it"
     assert only(at_work(first, 1), "replica_failure").reason_code == "hang", "all others wait for it"
-    half = (1, *(index for index in range(replicas) if index != 1))[: replicas // 2]
-    assert only(at_work(first, *half), "replica_failure").reason_code == "hang"
+    assert decisions(at_work(first, 1, 2), rule="replica_failure") == (), "one other is at it"
     later = fleet(replicas, signals=(late(1, seen_s=NOW_S - CONFIG.common_grace_s, section="step"),))
     assert only(at_work(later, *range(replicas)), "replica_failure").reason_code == "hang", "it stayed alone"
     all_late = fleet(replicas, signals=tuple(late(n, seen_s=NOW_S - 1.0, section="step") for n in most))
