@@ -51,6 +51,7 @@ SCENES = tuple(
     for name in (
         "restore", "silent_node", "replica_failure", "heat_and_spares", "backend_outage", "prometheus",
         "left_out_first", "up", "recomputed_step", "spot_notice", "storage_stall", "urgent_job", "quotas",
+        "stall_of_few",
     )
 )  # fmt: skip
 REPORTS = ROOT / "var" / "tests"

@@ -150,8 +150,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name=leave_out.RULE,
         decide=leave_out.rule,
-        what="a member is out of reach, or stuck: continue without it, end nothing of it",
-        answers=("node_silent", "outer_error"),
+        what="a member is out of reach, stuck, or late with others: continue without it, end nothing of it",
+        answers=("node_silent", "outer_error", "rank_overdue"),
         remedial=True,
         fault=True,
         told=True,

@@ -6,9 +6,10 @@ from django.test import Client
 
 from controlplane.access.rights import EVERYTHING
 from controlplane.api.overview import overview
-from controlplane.jobs.models import Job
+from controlplane.jobs.models import Job, Replica
 from controlplane.protocol import frames
 from controlplane.protocol.rank import Phase, Section
+from controlplane.protocol.spec import Resources
 from controlplane.recovery import health_gate
 from controlplane.recovery.certificate import certify
 from controlplane.recovery.models import Decision, Incident, Signal
@@ -81,3 +82,28 @@ def test_a_rank_that_is_killed_meanwhile_has_an_incident_of_its_own(stalled: tup
     reconcile_job(job.id)
     titles = {row.title for row in Incident.objects.filter(job=job)}
     assert titles == {"3 of 3 replicas are late in step at once", "Rank 0 of replica 1 on n2 was killed (SIGKILL)"}
+
+
+def test_two_of_four_that_are_late_at_once_are_one_incident_in_which_nobody_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(health_gate, "is_blind", lambda: False)
+    fleet = make_fleet(4)
+    job = run_job(fleet, steps=3, resources=Resources(nodes=4, gpus_per_node=2))
+    before = {row.pk for row in live_ranks(job)}
+    for row in live_ranks(job):
+        if row.replica.index in (1, 2):
+            fleet.tell(row.node.name, frames.RankOverdue(ref_of(row), Section.STEP, Phase.COMPUTE, 3, 9.0, 5.0, 0.2))
+    reconcile_job(job.id)
+    incident = Incident.objects.get(job=job)
+    assert incident.title == "2 of 4 replicas are late in step at once"
+    assert {row.incident_id for row in Signal.objects.filter(kind="rank_overdue")} == {incident.pk}
+    (decision,) = Decision.objects.filter(job=job, rule="leave_out")
+    assert (decision.reason_code, decision.evidence["late"], decision.evidence["of"]) == ("stalled", 2, 4)
+    assert why(job).startswith("2 of 4 replicas are late in step at once, here replicas 1 and 2")
+    states = {row.index: row.state for row in Replica.objects.filter(attempt__job=job)}
+    assert states == {0: "active", 1: "suspect", 2: "suspect", 3: "active"}
+    reconcile_job(job.id)
+    assert {row.pk for row in live_ranks(job)} == before
+    assert not Decision.objects.filter(job=job, rule__in=("replica_failure", "restart", "common_stall")).exists()
+    assert Incident.objects.filter(job=job).count() == 1
