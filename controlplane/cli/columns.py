@@ -21,12 +21,9 @@ def _devices(row: Row) -> str:
 
 
 def _held_by(row: Row) -> str:
-    held = row.get("held_by")
-    return (
-        ABSENT
-        if not held
-        else f"{held.get('job_name') or held['job_id']} replica {held['replica']} rank {held['rank']}"
-    )
+    if not (held := row.get("held_by")):
+        return ABSENT
+    return f"{held.get('job_name') or held['job_id']} replica {held['replica']} rank {held['rank']}"
 
 
 def _ettr(row: Row) -> str:
@@ -316,12 +313,16 @@ BUDGET = (
     Column(title="IN-WINDOW", show=_of("restarts_in_window", "restarts_per_window")),
     Column(title="WINDOW", show=seconds("window_s")),
     Column(title="WITHOUT-PROGRESS", show=_of("no_progress_cycles", "max_no_progress")),
+    Column(title="WHOLE-JOB", show=_of("attempt_restarts", "max_attempt_restarts")),
+    Column(title="THIS-ATTEMPT", show=_of("restarts_in_attempt", "restarts_per_attempt")),
+    Column(title="PROGRAM", show=_of("program_in_window", "program_restarts_per_window")),
     Column(title="RUNGS", show=lambda row: ", ".join(f"{rung} {count}" for rung, count in row["rungs"].items())),
 )
 RESTARTS = (
     Column(title="AGE", show=age("at")),
     Column(title="RUNG", show=text("rung")),
     Column(title="CHARGED", show=lambda row: "yes" if row["charged"] else "no"),
+    Column(title="PROGRAM", show=lambda row: "ended by itself" if row["program"] else ""),
     Column(title="REPLICA", show=text("replica")),
     Column(title="CAUSE", show=text("reason_code")),
     Column(title="WHAT", show=text("sentence")),

@@ -23,11 +23,17 @@ from enum import StrEnum
 
 import msgspec
 
+from controlplane.policy.exits import cause_of, culprit
 from controlplane.policy.facts import current_view
+from controlplane.policy.findings import KINDS
 from controlplane.policy.plan import GROWS, UNPAID, Action, AnnounceView, Decision, PlaceAttempt, StartReplica
 from controlplane.policy.slots import relieved
-from controlplane.policy.snapshot import JobSnapshot, Placement
+from controlplane.policy.snapshot import BudgetFact, JobSnapshot, Placement
 from controlplane.protocol.membership import View
+from controlplane.protocol.spec import Budget
+
+PROGRAM = frozenset({"exception", "abort", "segfault", "illegal_instruction", "arithmetic", "unknown"})
+"""Causes of an exit that are the program's own, wherever it runs; "unknown": with a code of its own."""
 
 
 class Rung(StrEnum):
@@ -39,13 +45,17 @@ class Rung(StrEnum):
     ATTEMPT = "attempt"
 
 
+OF_A_REPLICA = frozenset({Rung.RANK, Rung.REPLICA})
+
+
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One restart. `replica` and its new `incarnation` where one starts again. `charged`
     False: part of a higher rung of the same decision, ordered by a person, or after a start
-    that a node refused."""
+    that a node refused. `program`: because the program ended by itself."""
 
     rung: Rung
     charged: bool
+    program: bool = False
     replica: int | None = None
     incarnation: int | None = None
 
@@ -56,8 +66,18 @@ def entries(decision: Decision, snapshot: JobSnapshot) -> tuple[Entry, ...]:
     due = {entry.rung for entry in found if entry.charged}
     charged = {Rung.ATTEMPT} & due or {Rung.RANK, Rung.REPLICA} & due or due
     order = list(Rung)[::-1]
-    judged = [msgspec.structs.replace(entry, charged=entry.charged and entry.rung in charged) for entry in found]
+    own = of_program(decision, snapshot)
+    judged = [
+        msgspec.structs.replace(entry, charged=entry.charged and entry.rung in charged, program=own) for entry in found
+    ]
     return tuple(sorted(judged, key=lambda e: (order.index(e.rung), e.replica if e.replica is not None else -1)))
+
+
+def of_program(decision: Decision, snapshot: JobSnapshot) -> bool:
+    """What it answers is the program's own end, and no finding about hardware: the exit that explains the others."""
+    found = [signal for signal in snapshot.signals if signal.id in decision.signal_ids]
+    first = culprit(signal for signal in found if signal.kind == "rank_exit")
+    return first is not None and cause_of(first) in PROGRAM and not any(signal.kind in KINDS for signal in found)
 
 
 def spent(snapshot: JobSnapshot) -> str:
@@ -72,6 +92,18 @@ def spent(snapshot: JobSnapshot) -> str:
         return f"{budget.max_restarts} restarts are all its budget allows"
     if ledger.restarts_in_window >= budget.restarts_per_window:
         return f"{budget.restarts_per_window} restarts within {budget.window_s:.0f} s are all its budget allows"
+    return _part_spent(budget, ledger)
+
+
+def _part_spent(budget: Budget, ledger: BudgetFact) -> str:
+    """Of the limits on some kinds of restarts."""
+    if ledger.attempt_restarts >= budget.max_attempt_restarts:
+        return f"{budget.max_attempt_restarts} restarts of the whole job are all its budget allows"
+    if ledger.restarts_in_attempt >= budget.restarts_per_attempt:
+        return f"{budget.restarts_per_attempt} restarts of replicas within one attempt are all its budget allows"
+    if ledger.program_in_window >= budget.program_restarts_per_window:
+        many = f"{budget.program_restarts_per_window} restarts within {budget.window_s:.0f} s"
+        return f"{many} after its program ended by itself are all its budget allows: the program is at fault"
     return ""
 
 

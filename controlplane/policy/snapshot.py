@@ -16,6 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from controlplane.policy.asked import Elsewhere
+from controlplane.policy.charged import BudgetFact as BudgetFact
 from controlplane.policy.disruption_counts import DisruptionCounts
 from controlplane.policy.known_end import KnownEnd
 from controlplane.policy.queue.place import QueuePlace
@@ -222,16 +223,6 @@ class SaveFact(_Fact):
     interval_s: float | None = None
     last_emergency_s: float | None = None
     in_progress: bool = False
-
-
-class BudgetFact(_Fact):
-    """What the restart ledger (policy.budget) has charged, over all rungs but plan.UNPAID. `no_progress_cycles`: ended
-    attempts in a row that brought no newer checkpoint; none as soon as the one that lives has brought one."""
-
-    restarts_total: int = 0
-    restarts_in_window: int = 0
-    evictions_total: int = 0
-    no_progress_cycles: int = 0
 
 
 class LearnedTimes(_Fact):

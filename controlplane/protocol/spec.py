@@ -203,12 +203,17 @@ class Timeouts(_Spec):
 class Budget(_Spec):
     """Restarts of every rung of the ladder (a view change without its lost member, a replica
     started again, an attempt) over the job and per window, and attempts in a row that may
-    bring no newer checkpoint."""
+    bring no newer checkpoint. Of them `max_attempt_restarts` are the whole job's over the job, `restarts_per_attempt` a
+    replica's within one attempt, and `program_restarts_per_window` those after which the program itself ended (an
+    exception, an abort, a fault in native code): no other node cures these."""
 
     max_restarts: int = 1000
     restarts_per_window: int = 30
     window_s: float = 3600.0
     max_no_progress: int = 3
+    max_attempt_restarts: int = 1000
+    restarts_per_attempt: int = 1000
+    program_restarts_per_window: int = 30
 
 
 class Stragglers(_Spec):

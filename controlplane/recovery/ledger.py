@@ -11,7 +11,7 @@ from controlplane.changes.assembly.snapshot import Ledger
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.jobs.models import Attempt, Job, Replica
 from controlplane.jobs.numbers import COMMITTED_CHECKPOINTS, spec_of
-from controlplane.policy.budget import Entry, Rung
+from controlplane.policy.budget import OF_A_REPLICA, Entry, Rung
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.protocol.states import UNFIT, ReplicaState
 from controlplane.recovery import counts
@@ -38,6 +38,7 @@ def write(job: Job, row: Decision, snapshot: JobSnapshot, entered: Iterable[Entr
             charged=entry.charged,
             replica=entry.replica,
             incarnation=entry.incarnation,
+            program=entry.program,
         )
         for entry in entered
     )
@@ -47,25 +48,44 @@ def _charged(job: Any) -> QuerySet[Restart]:
     return counts.restarts().filter(job=job)
 
 
-def _charged_since(job: Any, since: Any) -> QuerySet[Any, tuple[Any, ...]]:
-    return figures_of(_charged(job), all=Count("pk"), of_window=Count("pk", filter=Q(at__gte=since)))
+def _charged_since(job: Any, since: Any, attempt: Any) -> QuerySet[Any, tuple[Any, ...]]:
+    lately, here = Q(at__gte=since), Q(attempt=attempt, rung__in=sorted(map(str, OF_A_REPLICA)))
+    return figures_of(
+        _charged(job),
+        all=Count("pk"),
+        of_window=Count("pk", filter=lately),
+        attempts=Count("pk", filter=Q(rung=str(Rung.ATTEMPT))),
+        of_attempt=Count("pk", filter=here),
+        of_program=Count("pk", filter=lately & Q(program=True)),
+    )
 
 
 def _evicted(job: Any) -> QuerySet[Any, tuple[Any, ...]]:
     return figures_of(Replica.objects.filter(attempt__job=job, state=ReplicaState.EVICTED), number=Count("pk"))
 
 
-_CHARGED, _EVICTED = Prepared(_charged_since, job=TEXT, since=MOMENT), Prepared(_evicted, job=TEXT)
+_CHARGED = Prepared(_charged_since, job=TEXT, since=MOMENT, attempt=NUMBER)
+_EVICTED = Prepared(_evicted, job=TEXT)
 
 
-def ledger_of(job: Job, steps: list[ClockStep] | None = None) -> Ledger:
-    """What is charged. `steps`: of `windows.known`, which who asks often reads once."""
+def ledger_of(job: Job, attempt: int, steps: list[ClockStep] | None = None) -> Ledger:
+    """What is charged, `attempt` being the newest (0: none). `steps`: of `windows.known`, which who asks often reads
+    once."""
     steps = windows.known() if steps is None else steps
     window_s = spec_of(job).spec.resiliency.budget.window_s
-    restarts, in_window = _CHARGED(job=job.id, since=ago(window_s))[0]
+    counted = _CHARGED(job=job.id, since=ago(window_s), attempt=attempt)[0]
+    restarts, in_window, attempts, of_attempt, of_program = counted
     if steps:
-        in_window = windows.within(_charged(job), "at", window_s, steps).count()
-    return Ledger(restarts=restarts, in_window=in_window, evictions=_EVICTED(job=job.id)[0][0])
+        lately = windows.within(_charged(job), "at", window_s, steps)
+        in_window, of_program = lately.count(), lately.filter(program=True).count()
+    return Ledger(
+        restarts=restarts,
+        in_window=in_window,
+        evictions=_EVICTED(job=job.id)[0][0],
+        attempts=attempts,
+        of_attempt=of_attempt,
+        of_program=of_program,
+    )
 
 
 def _attempts(job: Any) -> QuerySet[Attempt, tuple[int, int, str, datetime | None]]:
@@ -91,7 +111,8 @@ def tries_of(job: Job) -> Iterator[Try]:
 
 def job_budget(job: Job) -> Json:
     """What is spent and left, by rung, and the newest entries."""
-    wanted, fact = spec_of(job).spec.resiliency.budget, ledger_of(job)
+    newest = next(iter(_ATTEMPTS(job=job.id)), None)
+    wanted, fact = spec_of(job).spec.resiliency.budget, ledger_of(job, newest[0] if newest else 0)
     counts = dict(Restart.objects.filter(job=job).values_list("rung").annotate(n=Count("pk")).values_list("rung", "n"))
     rows = Restart.objects.filter(job=job).select_related("decision").order_by("-id")[:MAX_ENTRIES]
     return {
@@ -102,6 +123,12 @@ def job_budget(job: Job) -> Json:
         "window_s": wanted.window_s,
         "max_no_progress": wanted.max_no_progress,
         "no_progress_cycles": idle(tries_of(job)),
+        "max_attempt_restarts": wanted.max_attempt_restarts,
+        "attempt_restarts": fact.attempts,
+        "restarts_per_attempt": wanted.restarts_per_attempt,
+        "restarts_in_attempt": fact.of_attempt,
+        "program_restarts_per_window": wanted.program_restarts_per_window,
+        "program_in_window": fact.of_program,
         "rungs": {str(rung): counts.get(str(rung), 0) for rung in Rung},
         "entries": [_line(row) for row in rows],
     }
@@ -113,6 +140,7 @@ def _line(row: Restart) -> Json:
         "attempt": row.attempt,
         "rung": row.rung,
         "charged": row.charged,
+        "program": row.program,
         "replica": row.replica,
         "incarnation": row.incarnation,
         "decision_id": row.decision_id,

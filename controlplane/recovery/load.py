@@ -96,7 +96,7 @@ def load_snapshot(job: Job) -> facts.JobSnapshot:
         checkpoints=_checkpoint_facts(job),
         saves=learned.saves_of(job),
         times=learned.times_of(job, steps),
-        ledger=ledger.ledger_of(job, steps),
+        ledger=ledger.ledger_of(job, attempt.number if attempt is not None else 0, steps),
         fleet=_fleet(steps),
         requests=asked.of_job(job),
         queue=load_queue.place_of(job, yielded=attempt.yielded if attempt is not None else 0),

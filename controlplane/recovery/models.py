@@ -276,8 +276,8 @@ class MarkedLines(models.Model):
 
 
 class Restart(models.Model):
-    """One entry of the restart ledger (policy.budget): which rung a decision took, and whether
-    it is charged to the job's budget."""
+    """One entry of the restart ledger (policy.budget): which rung a decision took, whether it is charged to the job's
+    budget, and whether the program ended by itself."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="restart_rows")
     decision = models.ForeignKey(Decision, on_delete=models.CASCADE, related_name="restart_rows")
@@ -287,6 +287,7 @@ class Restart(models.Model):
     charged = models.BooleanField()
     replica = models.IntegerField(null=True)
     incarnation = models.IntegerField(null=True)
+    program = models.BooleanField(default=False, db_default=False)
 
 
 class ViewRow(models.Model):

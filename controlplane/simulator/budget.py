@@ -1,10 +1,12 @@
-"""The disruption budget of a simulated fleet: acts, breakers, and the person who closes one after a while."""
+"""The disruption budget of a simulated fleet: acts, breakers, and the person who closes one after a while; and what
+its jobs' restarts are charged."""
 
 from collections import Counter
 from dataclasses import dataclass, field
 
 from controlplane.changes.assembly.counted import WINDOW_S
 from controlplane.changes.disruption_kinds import BreakerChange, CloseBreaker, CountActs, OpenBreaker
+from controlplane.policy.budget import Rung
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.disruption import CAPS, CAPS_OF_SEGMENT, exceeds
 from controlplane.policy.disruption_counts import Act, DisruptionCounts, OpenedBreaker
@@ -14,6 +16,16 @@ from controlplane.protocol.states import Mode
 HOUR_S = 3600.0
 CLOSED_AFTER_S = 60.0
 """A person looks at an open breaker and closes it so much later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """A restart that is charged, at `at_s` (kernel's time)."""
+
+    at_s: float
+    attempt: int
+    rung: Rung
+    program: bool
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ from controlplane.policy.stuck import Alone, alone_at_work
 from controlplane.protocol.frames import Acked, Welcome
 from controlplane.protocol.states import QUEUED_JOB, AttemptState, Mode
 from controlplane.simulator.asked import Asked
+from controlplane.simulator.budget import Charge
 from controlplane.simulator.certificates import Certificates
 from controlplane.simulator.checkers import Checkers
 from controlplane.simulator.keeping import Keeping
@@ -137,4 +138,7 @@ class Control:
         self.checkers.counted(self.rows)
 
     def _charge(self, entered: Iterable[Entry]) -> None:
-        self.rows.charged_s += [self._kernel.now_s for entry in entered if entry.charged]
+        number = self.rows.attempt.number if self.rows.attempt is not None else 0
+        self.rows.charged += [
+            Charge(self._kernel.now_s, number, entry.rung, entry.program) for entry in entered if entry.charged
+        ]

@@ -21,6 +21,7 @@ from controlplane.changes.assembly.snapshot import (
     snapshot_of,
 )
 from controlplane.changes.due.findings import DECIDED
+from controlplane.policy.budget import OF_A_REPLICA, Rung
 from controlplane.policy.facts import LIVE_ATTEMPT, TERMINAL_JOB
 from controlplane.policy.findings import KINDS
 from controlplane.policy.fleet import FleetSnapshot
@@ -152,11 +153,14 @@ def _saves(rows: Rows, now_s: float) -> Saves:
 
 
 def _ledger(rows: Rows, now_s: float) -> Ledger:
-    window_s = rows.spec.resiliency.budget.window_s
+    since_s, number = now_s - rows.spec.resiliency.budget.window_s, rows.attempt.number if rows.attempt else 0
     return Ledger(
-        restarts=len(rows.charged_s),
-        in_window=sum(now_s - at_s <= window_s for at_s in rows.charged_s),
+        restarts=len(rows.charged),
+        in_window=sum(each.at_s >= since_s for each in rows.charged),
         evictions=rows.evictions,
+        attempts=sum(each.rung is Rung.ATTEMPT for each in rows.charged),
+        of_attempt=sum(each.rung in OF_A_REPLICA and each.attempt == number for each in rows.charged),
+        of_program=sum(each.program and each.at_s >= since_s for each in rows.charged),
     )
 
 

@@ -23,10 +23,12 @@ from itertools import pairwise
 
 from controlplane.changes.turn import OVER
 from controlplane.policy import ways
+from controlplane.policy.budget import Rung
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.decide import decide
 from controlplane.protocol.states import JobState
 from controlplane.simulator.agent import Agent
+from controlplane.simulator.budget import Charge
 from controlplane.simulator.judge import ENDED
 from controlplane.simulator.meter import Meter
 from controlplane.simulator.moments import (
@@ -128,7 +130,8 @@ class Rollout:
         if moment.measured_catch_up_s is not None:
             rows.catch_ups.append(moment.measured_catch_up_s)
         if moment.budget_spent:
-            rows.charged_s = [self.world.kernel.now_s] * rows.spec.resiliency.budget.max_restarts
+            spent = Charge(self.world.kernel.now_s, 0, Rung.VIEW_CHANGE, program=False)
+            rows.charged = [spent] * rows.spec.resiliency.budget.max_restarts
         self.world.trainer.timing = timing_of(moment, start_s=moment.start_s)
         self.world.trainer.crash_starts = int(moment.bad_start)
 

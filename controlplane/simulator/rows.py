@@ -31,7 +31,7 @@ from controlplane.protocol.states import (
     RankState,
     ReplicaState,
 )
-from controlplane.simulator.budget import Budget
+from controlplane.simulator.budget import Budget, Charge
 from controlplane.simulator.course import Course
 from controlplane.simulator.shared import YieldRow
 
@@ -244,7 +244,7 @@ class Rows:
     succeeded, `warmed` and `warm_asked`: when a rank host was; `outbox`:
     the commands that had no final answer when it was last gone through, in order; `steps`: those that were told of
     last, by attempt and number, in the order of their first word; `settled`: findings about hardware
-    that are dealt with; `attempts`: those before; `views` of this one; `charged_s`: when a restart was charged;
+    that are dealt with; `attempts`: those before; `views` of this one; `charged`: restarts that were;
     `starts` and `catch_ups`: seconds that each start of a replica and each transfer to one took; `lives`:
     the newest incarnation of each slot, of all attempts; `announced`: all views, by epoch, of which `commanded` is the
     install that was the newest to be decided, and `decided_on` the newest as the last pass began; `saves` by path, of
@@ -297,7 +297,7 @@ class Rows:
     attempts: list[AttemptRow] = field(default_factory=list)
     views: dict[int, Announced] = field(default_factory=dict)
     restarts: int = 0
-    charged_s: list[float] = field(default_factory=list)
+    charged: list[Charge] = field(default_factory=list)
     evictions: int = 0
     budget: Budget = field(default_factory=Budget)
     ghosts: list[ReplicaRow] = field(default_factory=list)

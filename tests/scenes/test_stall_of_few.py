@@ -53,7 +53,9 @@ def test_two_of_four_that_stand_still_at_once_are_left_out_together_and_both_com
     assert wait_for_step(driver, job_id, committed + 3)["replicas_active"] == 2
     assert pids(driver, job_id) == before, "somebody was ended while it stood still"
     stalls = [found for found in left if found["reason_code"] == "stalled"]
-    assert stalls and stalls[-1]["sentence"].startswith("2 of 4 replicas are late in step at once, here replicas 1 and 2")
+    assert stalls and stalls[-1]["sentence"].startswith(
+        "2 of 4 replicas are late in step at once, here replicas 1 and 2"
+    )
     assert "2 replicas continue without them" in stalls[-1]["sentence"]
 
     def whole() -> bool:

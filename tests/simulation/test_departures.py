@@ -40,7 +40,7 @@ def test_with_room_a_replica_is_relieved_before_a_notice_of_60_s_is_over_and_no_
     left = made.departures.left
     assert made.checkers.violations == [] and rows.committed_step > before and not rows.attempts
     assert not taken or [each.alive for each in left] in ([0], [])
-    assert rows.incident_s is None and not rows.charged_s
+    assert rows.incident_s is None and not rows.charged
 
 
 @pytest.mark.parametrize("seed", range(1, FEW))
@@ -70,7 +70,7 @@ def test_where_all_must_train_the_job_saves_and_waits_and_its_steps_are_in_the_c
     if made.departures.left:
         saved = max(fact.step for fact in rows.checkpoints if fact.committed_s < end_s)
         assert step - saved <= 1, "but for a step in hand"
-        assert made.departures.left[0].alive == 0 and not rows.charged_s and rows.incident_s is None
+        assert made.departures.left[0].alive == 0 and not rows.charged and rows.incident_s is None
         assert any(entry.startswith("known_end:yield") for entry in rows.history)
 
 

@@ -37,7 +37,7 @@ def test_a_job_that_is_preempted_loses_no_step_and_resumes_when_a_person_says_so
     assert ended.endswith(":preempted") and world.server.rows.state == "running"
     attempt = world.server.rows.attempt
     assert attempt is not None and attempt.number == 2 and attempt.resume_step > 0
-    assert not world.server.rows.charged_s, "the budget pays for none of it"
+    assert not world.server.rows.charged, "the budget pays for none of it"
 
 
 @pytest.mark.parametrize("seed", range(200, 224 if RELEASE else 205))

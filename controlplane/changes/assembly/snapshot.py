@@ -50,11 +50,15 @@ class Membership:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """What is charged, in all and within the budget's window; replicas that were evicted."""
+    """What is charged, in all and within the budget's window; replicas that were evicted. Of what is charged: whole
+    attempts, replicas `of_attempt` that lives, and `of_program` within the window."""
 
     restarts: int
     in_window: int
     evictions: int
+    attempts: int
+    of_attempt: int
+    of_program: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +129,9 @@ def snapshot_of(parts: Parts) -> JobSnapshot:
             restarts_in_window=parts.ledger.in_window,
             evictions_total=parts.ledger.evictions,
             no_progress_cycles=idle(parts.tries),
+            attempt_restarts=parts.ledger.attempts,
+            restarts_in_attempt=parts.ledger.of_attempt,
+            program_in_window=parts.ledger.of_program,
         ),
         learned=learned_times(parts.times),
         acts_last_window=parts.fleet.acts,

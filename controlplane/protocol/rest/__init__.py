@@ -45,7 +45,6 @@ from controlplane.protocol.rest.fleet import (
 )
 from controlplane.protocol.rest.jobs import (
     Attempt,
-    Budget,
     Checkpoint,
     DryRun,
     Job,
@@ -60,7 +59,6 @@ from controlplane.protocol.rest.jobs import (
     RankScore,
     RankSpeed,
     Replica,
-    RestartEntry,
     SectionTimeout,
     Spare,
     SpecBody,
@@ -112,6 +110,7 @@ from controlplane.protocol.rest.recovery import (
     RequestDetail,
     Signal,
 )
+from controlplane.protocol.rest.restarts import Budget, RestartEntry
 from controlplane.protocol.rest.shadow import (
     CurrentShadow,
     Shadow,

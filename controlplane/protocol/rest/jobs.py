@@ -233,38 +233,6 @@ class SectionTimeout(Answer, frozen=True, kw_only=True):
     why: str
 
 
-class RestartEntry(Answer, frozen=True, kw_only=True):
-    """One entry of the restart ledger. `rung`: view_change, rank, replica or attempt; not
-    `charged`: part of a higher rung of the same decision, ordered by a person, or after a start
-    that a node refused."""
-
-    at: str
-    attempt: int
-    rung: str
-    charged: bool
-    replica: int | None
-    incarnation: int | None
-    decision_id: str
-    reason_code: str
-    sentence: str
-
-
-class Budget(Answer, frozen=True, kw_only=True):
-    """The restart budget over all rungs: allowed, spent, and the newest entries. `rungs`:
-    entries of each rung; `no_progress_cycles`: ended attempts in a row that brought no newer
-    checkpoint."""
-
-    max_restarts: int
-    restarts_total: int
-    restarts_per_window: int
-    restarts_in_window: int
-    window_s: float
-    max_no_progress: int
-    no_progress_cycles: int
-    rungs: dict[str, int]
-    entries: list[RestartEntry]
-
-
 class RankDeterminism(Answer, frozen=True, kw_only=True):
     """Steps that a rank computed twice, and how many agreed bit for bit."""
 

@@ -2252,14 +2252,21 @@ export interface components {
          * Budget
          * @description The restart budget over all rungs: allowed, spent, and the newest entries. `rungs`:
          *         entries of each rung; `no_progress_cycles`: ended attempts in a row that brought no newer
-         *         checkpoint.
+         *         checkpoint. Of what is charged: the whole job's restarts, those of replicas in the newest attempt, and in the window
+         *         those after which the program had ended by itself.
          */
         Budget: {
+            attempt_restarts: number;
             entries: components["schemas"]["RestartEntry"][];
+            max_attempt_restarts: number;
             max_no_progress: number;
             max_restarts: number;
             no_progress_cycles: number;
+            program_in_window: number;
+            program_restarts_per_window: number;
+            restarts_in_attempt: number;
             restarts_in_window: number;
+            restarts_per_attempt: number;
             restarts_per_window: number;
             restarts_total: number;
             rungs: {
@@ -5198,8 +5205,11 @@ export interface components {
             allow_relayout: boolean;
             /**
              * @default {
+             *       "max_attempt_restarts": 1000,
              *       "max_no_progress": 3,
              *       "max_restarts": 1000,
+             *       "program_restarts_per_window": 30,
+             *       "restarts_per_attempt": 1000,
              *       "restarts_per_window": 30,
              *       "window_s": 3600
              *     }
@@ -5284,7 +5294,7 @@ export interface components {
          * RestartEntry
          * @description One entry of the restart ledger. `rung`: view_change, rank, replica or attempt; not
          *         `charged`: part of a higher rung of the same decision, ordered by a person, or after a start
-         *         that a node refused.
+         *         that a node refused. `program`: after the program had ended by itself.
          */
         RestartEntry: {
             at: string;
@@ -5292,6 +5302,7 @@ export interface components {
             charged: boolean;
             decision_id: string;
             incarnation: number | null;
+            program: boolean;
             reason_code: string;
             replica: number | null;
             rung: string;
@@ -5563,13 +5574,21 @@ export interface components {
          * Budget
          * @description Restarts of every rung of the ladder (a view change without its lost member, a replica
          *         started again, an attempt) over the job and per window, and attempts in a row that may
-         *         bring no newer checkpoint.
+         *         bring no newer checkpoint. Of them `max_attempt_restarts` are the whole job's over the job, `restarts_per_attempt` a
+         *         replica's within one attempt, and `program_restarts_per_window` those after which the program itself ended (an
+         *         exception, an abort, a fault in native code): no other node cures these.
          */
         SpecBudget: {
+            /** @default 1000 */
+            max_attempt_restarts: number;
             /** @default 3 */
             max_no_progress: number;
             /** @default 1000 */
             max_restarts: number;
+            /** @default 30 */
+            program_restarts_per_window: number;
+            /** @default 1000 */
+            restarts_per_attempt: number;
             /** @default 30 */
             restarts_per_window: number;
             /** @default 3600 */
@@ -5887,8 +5906,11 @@ export interface components {
              *       "allow_faults": false,
              *       "allow_relayout": true,
              *       "budget": {
+             *         "max_attempt_restarts": 1000,
              *         "max_no_progress": 3,
              *         "max_restarts": 1000,
+             *         "program_restarts_per_window": 30,
+             *         "restarts_per_attempt": 1000,
              *         "restarts_per_window": 30,
              *         "window_s": 3600
              *       },

@@ -130,7 +130,7 @@ def test_a_clock_that_is_set_back_and_right_again_makes_no_old_act_a_new_one(mon
     clock_set._write_down(HOUR_S, (end - timedelta(seconds=12.0)).timestamp())
     acted("dec_new", end, job)
     assert disruption.recent_acts() == 2
-    assert ledger_of(job).in_window == 7, "its window is an hour: all of them"
+    assert ledger_of(job, 1).in_window == 7, "its window is an hour: all of them"
 
 
 def test_ages_are_right_after_a_clock_was_set_back_and_right_again() -> None:

@@ -205,23 +205,6 @@ def test_a_persistent_error_quarantines_the_node_when_the_others_commit_the_step
     assert row.node.state == "quarantined"
 
 
-def test_every_restart_is_an_entry_of_the_ledger_and_the_page_shows_what_is_left() -> None:
-    fleet = make_fleet()
-    budget = specs.Budget(max_restarts=2, restarts_per_window=2)
-    job = run_job(fleet, resiliency=specs.Resiliency(budget=budget))
-    for _ in range(3):
-        row = next(row for row in live_ranks(job) if row.replica.contributing)
-        kill_rank(fleet, row)
-        reconcile_job(job.id)
-    told = msgspec.convert(ledger.job_budget(job), rest.Budget)
-    assert (told.restarts_total, told.max_restarts, told.restarts_in_window) == (2, 2, 2)
-    assert sum(entry.charged for entry in told.entries) == 2
-    assert told.entries[0].sentence
-    job.refresh_from_db()
-    assert job.state == "failed"
-    assert "2 restarts are all its budget allows" in job.state_reason
-
-
 def test_an_attempt_without_a_newer_checkpoint_made_no_progress_however_many_steps_it_trained() -> None:
     fleet = make_fleet()
     job = run_job(fleet, steps=3)
@@ -268,7 +251,7 @@ def test_a_store_that_is_down_keeps_a_recovering_job_waiting_and_costs_it_nothin
         assert Replica.objects.filter(refused=True).count() == 3 * tries
         Attempt.objects.filter(job=job, number=1 + tries).update(started_at=ago(61.0))
         reconcile_job(job.id)
-    assert (ledger.ledger_of(job).restarts, idle(ledger.tries_of(job))) == (1, 1)
+    assert (ledger.ledger_of(job, 1).restarts, idle(ledger.tries_of(job))) == (1, 1)
     join_all(fleet, job)
     reconcile_job(job.id)
     assert ViewRow.objects.filter(job=job, attempt=5).exists(), "the store is back"

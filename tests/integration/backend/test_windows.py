@@ -42,8 +42,8 @@ def test_acts_and_restarts_of_a_window_are_counted_by_what_passed_and_not_by_the
     clock_set.move(step_s, set_s=now_s())
     act("dec_since", 0.0, job)
     assert disruption.recent_acts() == 2
-    assert ledger_of(job).in_window == 2
-    assert ledger_of(job).restarts == 3
+    assert ledger_of(job, 1).in_window == 2
+    assert ledger_of(job, 1).restarts == 3
 
 
 def test_what_the_clock_tells_again_after_it_was_set_back_is_not_counted_again() -> None:

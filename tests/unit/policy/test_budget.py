@@ -2,12 +2,12 @@
 
 import pytest
 
-from controlplane.policy.budget import Entry, Rung, entries
+from controlplane.policy.budget import Entry, Rung, entries, spent
 from controlplane.policy.decide import decide
 from controlplane.policy.plan import ORDERED, AnnounceView, EndAttempt, PlaceAttempt, SetJobState
 from controlplane.policy.snapshot import BudgetFact, JobSnapshot
-from controlplane.protocol.spec import Resiliency, Timeouts
-from controlplane.protocol.states import AttemptState, JobState, NodeState, ReplicaState
+from controlplane.protocol.spec import Budget, Resiliency, Timeouts
+from controlplane.protocol.states import EXIT_PEER_LOST, AttemptState, JobState, NodeState, ReplicaState
 from tests.unit.policy.builders import (
     CONFIG,
     NOW_S,
@@ -175,3 +175,59 @@ def test_a_job_that_waits_for_devices_is_not_placed_again_from_a_spent_budget():
     assert "no newer checkpoint" in decision.sentence
     assert not actions(decision, PlaceAttempt)
     assert not actions(decision, AnnounceView)
+
+
+# --- limits on some kinds of restarts -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limit", "ledger_", "words"),
+    [
+        ("max_attempt_restarts", BudgetFact(attempt_restarts=2), "2 restarts of the whole job are all its budget"),
+        ("restarts_per_attempt", BudgetFact(restarts_in_attempt=2), "2 restarts of replicas within one attempt"),
+        ("program_restarts_per_window", BudgetFact(program_in_window=2), "the program is at fault"),
+    ],
+)
+def test_a_kind_of_restarts_has_a_limit_of_its_own(limit: str, ledger_: BudgetFact, words: str):
+    usual = job()
+    strict = change(usual, spec=spec(resiliency=Resiliency(budget=Budget(**{limit: 2}))))
+    world = all_dead(job=strict, budget=ledger_)
+    assert words in spent(world)
+    decision = only(world, "restart")
+    assert decision.choice == "fail" and words in decision.sentence
+    assert spent(all_dead(job=usual, budget=ledger_)) == ""
+    kept = killed(job=strict, budget=ledger_)
+    assert only(kept, "replica_failure").choice == "evict", "the others train on"
+
+
+def ended(code: float, **evidence: object):
+    return signal("rank_exit", replica=1, incarnation=1, rank=0, node_id="n1", value=code, evidence=evidence)
+
+
+@pytest.mark.parametrize(
+    ("code", "program"),
+    [
+        (70.0, True),
+        (1.0, True),
+        (-11.0, True),
+        (-6.0, True),
+        (-9.0, False),
+        (247.0, False),
+        (201.0, False),
+        (float(EXIT_PEER_LOST), False),
+    ],
+)
+def test_a_restart_is_the_programs_where_its_exit_says_so(code: float, program: bool):
+    found = ledger(running(signals=(ended(code),)))
+    assert found and {entry.program for entry in found} == {program}
+
+
+def test_a_program_that_ends_on_a_device_with_a_finding_is_not_at_fault():
+    broken = signal("device_lost", 2, node_id="n1", device_index=0)
+    found = [entry for entry in ledger(running(signals=(ended(70.0), broken))) if entry.charged]
+    assert found and not any(entry.program for entry in found)
+
+
+def test_what_the_node_knows_of_an_end_counts_more_than_its_code():
+    found = ledger(running(signals=(ended(-6.0, cause="oom_killer"),)))
+    assert found and not any(entry.program for entry in found)

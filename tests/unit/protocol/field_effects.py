@@ -145,6 +145,7 @@ def budgets(document: JobSpec) -> list[str]:
     """Whether the budget of this job is spent by so much."""
     ledgers = (
         BudgetFact(no_progress_cycles=4), BudgetFact(restarts_total=45), BudgetFact(restarts_in_window=40),
+        BudgetFact(attempt_restarts=3), BudgetFact(restarts_in_attempt=3), BudgetFact(program_in_window=3),
     )  # fmt: skip
     return [budget.spent(world(document.spec, budget=ledger)) for ledger in ledgers]
 
