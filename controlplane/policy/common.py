@@ -171,10 +171,11 @@ def _another_is_at_work(computing: list[ReplicaFact], late: tuple[SignalFact, ..
 
 def _on_several_nodes(snapshot: JobSnapshot, late: tuple[SignalFact, ...]) -> bool:
     """Of several replicas, and no node has all of them: it would be the cause."""
-    if len({signal.replica for signal in late}) < 2:
-        return False
-    homes = [snapshot.replica_by_index[s.replica].node_ids for s in late if s.replica in snapshot.replica_by_index]
-    return not frozenset.intersection(*map(frozenset, homes))
+    named = {signal.replica for signal in late if signal.replica is not None}
+    homes = [
+        frozenset(found.node_ids) for index in named if (found := snapshot.replica_by_index.get(index)) is not None
+    ]
+    return len(homes) > 1 and not frozenset.intersection(*homes)
 
 
 def _ranks(signals: tuple[SignalFact, ...]) -> set[tuple[int | None, int | None]]:
