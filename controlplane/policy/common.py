@@ -18,9 +18,8 @@ Limits of a step are over for one replica after the other, and where another one
 when the first is found late, it is the first of several as likely as alone: it is not judged before the others have had
 `common_grace_s` to be late too. Whom all others wait for in the exchange is alone, and judged at once.
 
-Half of them or fewer, late in a step at once on several nodes, share something too: a switch, a storage, an input. The
-others go on without them (`few`: `leave_out`), and nothing of them is ended before `few_limit_s`: who gets loose
-comes back. Where too few would be left to go on, all wait as for a stall of most.
+Half of them or fewer, late in a step at once on several nodes, share something too (`few`). Each section is judged by
+itself, and what is found in one takes nothing from another.
 
 When the stall ends, one rank goes on before the other. Its finding counts, and stays open, until all go on
 or `common_grace_s` are over: who comes out last is not to blame for it.
@@ -29,29 +28,32 @@ Used by `failures`, which leaves such hangs out, and by the rule `common_stall`,
 """
 
 import math
+from collections.abc import Mapping
 
 import msgspec
 
 from controlplane.policy.config import PolicyConfig
-from controlplane.policy.facts import contributes, holds_state, is_member, live_replicas, signals_of
+from controlplane.policy.facts import contributes, live_replicas, signals_of
 from controlplane.policy.proved import Failure
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact, SignalFact
 from controlplane.policy.void import PHASE_SINCE, is_void
 from controlplane.protocol.states import Section
 
 HANG = "hang"
+LATE = "rank_overdue"
 STALLED = "stalled"
 """The kind of a failure that a few share: late in a step at once, on several nodes."""
-GATHER_S = 1.0
-"""So long after the last of them is late more are waited for: what they share holds them up alike."""
-LATE = "rank_overdue"
+Told = Mapping[int, tuple[SignalFact, ...]]
+"""The findings that a hang rests on, by replica."""
 
 
 class Common(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Hangs of one section since `since_s`, of `late` out of `of` replicas (`unit` "replicas") or
     ranks (`savers`: of those replicas alone that save). `until_s`: until when nothing is ended for it. `told`
-    False: too early to say. `few`: of half or less; the others go on without them. `moved`: findings of those that go
-    on already, while the rest has a little time to."""
+    False: too early to say. `few`: of half or less; the others go on without them; `gathering`: of these, what may be
+    the first of more, and waits for a moment. `scarce`: too few would be left to go on without them. `moved`: findings
+    of those that go on already, while the rest has a little time to. `waits`: replicas late in a step meanwhile, which
+    wait for the same."""
 
     section: str
     failures: tuple[Failure, ...]
@@ -63,32 +65,57 @@ class Common(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     told: bool = True
     savers: bool = False
     few: bool = False
+    gathering: tuple[Failure, ...] = ()
+    scarce: bool = False
     moved: tuple[str, ...] = ()
+    waits: tuple[int, ...] = ()
 
 
-def common_stall(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...]) -> Common | None:
-    """The hangs that one cause explains, while they are not to be acted on; None: there is none."""
+class Hung(msgspec.Struct, frozen=True, kw_only=True):
+    """All hangs of one `section`, the findings that they rest on, and those of ranks there that go on already."""
+
+    section: str
+    failures: tuple[Failure, ...]
+    told: Told
+    moved: tuple[SignalFact, ...]
+
+    def signals(self) -> tuple[SignalFact, ...]:
+        """Of all of them."""
+        return (*self.moved, *(signal for failure in self.failures for signal in self.told[failure.replica.index]))
+
+
+def hung_by_section(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> tuple[Hung, ...]:
+    """In the order of the sections' names."""
+    found = {signal.id: signal for signal in snapshot.signals}
+    late = [failure for failure in failures if failure.kind == HANG]
+    told = {f.replica.index: tuple(found[each] for each in f.signal_ids if each in found) for f in late}
+    moved: dict[str, list[SignalFact]] = {}
+    for signal in signals_of(snapshot, LATE) if late else ():
+        if is_void(snapshot, signal):
+            moved.setdefault(_section_of(signal), []).append(signal)
     by_section: dict[str, list[Failure]] = {}
-    for failure in failures:
-        if failure.kind == HANG:
-            by_section.setdefault(_section(snapshot, failure), []).append(failure)
-    for section, hung in sorted(by_section.items()):
-        found = _judge(snapshot, config, section, tuple(hung))
-        if found is not None and snapshot.now_s < found.until_s:
-            return found
-    return None
+    for failure in late:
+        section = next((where for signal in told[failure.replica.index] if (where := _section_of(signal))), "")
+        by_section.setdefault(section, []).append(failure)
+    return tuple(
+        Hung(section=section, failures=tuple(each), told=told, moved=tuple(moved.get(section, ())))
+        for section, each in sorted(by_section.items())
+    )
 
 
-def without_common(snapshot: JobSnapshot, config: PolicyConfig, failures: tuple[Failure, ...]) -> tuple[Failure, ...]:
-    """The failures that are each replica's own. While the storage stands still, a step that lasts is none:
-    it waits for the same, unless its process says nothing at all."""
-    found = common_stall(snapshot, config, failures)
-    if found is None:
-        return failures
-    if found.few:
-        return tuple(_left_to_stand(f) if f in found.failures else f for f in failures)
-    stalled = found.section == Section.CHECKPOINTING and found.told
-    return tuple(f for f in failures if f not in found.failures and not (stalled and _waits_in_a_step(snapshot, f)))
+def waiting_in_a_step(hung: tuple[Hung, ...]) -> tuple[int, ...]:
+    """Replicas that are late in a step, and whose processes speak."""
+    return tuple(f.replica.index for each in hung if each.section == Section.STEP for f in each.failures if speaks(f))
+
+
+def without_common(failures: tuple[Failure, ...], stalls: tuple[Common, ...]) -> tuple[Failure, ...]:
+    """The failures that are each replica's own, and those of a few, to be left out. While the storage stands still, a
+    step that lasts is none, unless its process says nothing at all."""
+    stand = {f.replica.index for stall in stalls if stall.few for f in stall.failures}
+    wait = {f.replica.index for stall in stalls for f in (stall.gathering if stall.few else stall.failures)}
+    wait |= {index for stall in stalls for index in stall.waits}
+    kept = (failure for failure in failures if failure.kind != HANG or failure.replica.index not in wait)
+    return tuple(_left_to_stand(f) if f.kind == HANG and f.replica.index in stand else f for f in kept)
 
 
 def _left_to_stand(failure: Failure) -> Failure:
@@ -96,40 +123,33 @@ def _left_to_stand(failure: Failure) -> Failure:
     return msgspec.structs.replace(failure, kind=STALLED, hung=False, reversible=True)
 
 
-def _waits_in_a_step(snapshot: JobSnapshot, failure: Failure) -> bool:
-    """It is late in a step, and its process speaks."""
-    return failure.kind == HANG and _speaks(failure) and _section(snapshot, failure) == Section.STEP
-
-
-def _speaks(failure: Failure) -> bool:
+def speaks(failure: Failure) -> bool:
+    """Its process does; one that says nothing is stopped."""
     return failure.evidence.get("cause") != "frozen"
 
 
-def _judge(snapshot: JobSnapshot, config: PolicyConfig, section: str, hung: tuple[Failure, ...]) -> Common | None:
-    saving = section == Section.CHECKPOINTING
-    moved = tuple(s for s in signals_of(snapshot, LATE) if _section_of(s) == section and is_void(snapshot, s))
-    signals = (*moved, *(signal for failure in hung for signal in _signals(snapshot, failure)))
+def common_stall(snapshot: JobSnapshot, config: PolicyConfig, hung: Hung) -> Common | None:
+    """Hangs of most, or of all that save; or the first that is late, while others may be late too."""
+    saving, signals, named = hung.section == Section.CHECKPOINTING, hung.signals(), named_by(hung)
     since_s = min(signal.seen_s for signal in signals)
-    named = {signal.replica for signal in signals}
-    # Who was left out for it, and who is back and catches up, is one of them.
-    computing = [each for each in live_replicas(snapshot) if contributes(snapshot, each) or each.index in named]
-    late, of, unit = len(named), len(computing), "replicas"
+    computing = [replica for replica in live_replicas(snapshot) if contributes(snapshot, replica)]
+    late, of, unit = sum(replica.index in named for replica in computing), len(computing), "replicas"
     if of < 2:
         late, of, unit = len(_ranks(signals)), sum(replica.world_size for replica in computing), "ranks"
         if not saving:
             return None
     limit_s = config.storage_limit_s if saving else config.common_limit_s
     # It ends for one rank after the other: what is still late soon after the first is judged by itself.
-    over_s = min((_moved_s(signal) for signal in moved), default=math.inf) + config.common_grace_s
+    over_s = min((_moved_s(signal) for signal in hung.moved), default=math.inf) + config.common_grace_s
     found = Common(
-        section=section,
-        failures=hung,
+        section=hung.section,
+        failures=hung.failures,
         late=late,
         of=of,
         unit=unit,
         since_s=since_s,
         until_s=min(since_s + limit_s, over_s),
-        moved=tuple(signal.id for signal in moved),
+        moved=tuple(signal.id for signal in hung.moved),
     )
     if late >= 2 and 2 * late > of:
         return found
@@ -139,43 +159,21 @@ def _judge(snapshot: JobSnapshot, config: PolicyConfig, section: str, hung: tupl
         return msgspec.structs.replace(
             found, late=len(_ranks(signals)), of=savers, unit="ranks that save", until_s=until_s, savers=True
         )
-    few = tuple(failure for failure in hung if section == Section.STEP and _speaks(failure))
-    early = of >= 2 and (saving or _another_is_at_work(computing, signals))
-    if few and _on_several_nodes(snapshot, (*moved, *(s for failure in few for s in _signals(snapshot, failure)))):
-        return _of_few(snapshot, config, msgspec.structs.replace(found, failures=few), more=early)
-    early = early and snapshot.now_s < since_s + config.common_grace_s
+    early = of >= 2 and snapshot.now_s < since_s + config.common_grace_s
+    early = early and (saving or another_is_at_work(computing, signals))
     return msgspec.structs.replace(found, told=False, until_s=since_s + config.common_grace_s) if early else None
 
 
-def _of_few(snapshot: JobSnapshot, config: PolicyConfig, found: Common, *, more: bool) -> Common:
-    """The others go on without them, if they are enough: in one view, so that while `more` may be late the last one's
-    finding is a moment old. Who gets loose has its step to end before it is seen to."""
-    last_s = max(signal.seen_s for failure in found.failures for signal in _signals(snapshot, failure))
-    if more and snapshot.now_s < last_s + GATHER_S:
-        return msgspec.structs.replace(found, told=False, until_s=last_s + GATHER_S)
-    late = {failure.replica.index for failure in found.failures}
-    stay = (r for r in live_replicas(snapshot) if is_member(snapshot, r) and r.index not in late)
-    if sum(holds_state(snapshot, r) for r in stay) < max(1, snapshot.job.spec.resources.min_replicas):
-        return found
-    over_s = min(found.until_s, found.since_s + config.few_limit_s)
-    step_s = (snapshot.learned.step_max_s or 0.0) if found.moved else 0.0
-    return msgspec.structs.replace(found, few=True, until_s=over_s + step_s)
-
-
-def _another_is_at_work(computing: list[ReplicaFact], late: tuple[SignalFact, ...]) -> bool:
+def another_is_at_work(computing: list[ReplicaFact], late: tuple[SignalFact, ...]) -> bool:
     """On another node than those that are late, and waits for nobody."""
     found, nodes = {signal.replica for signal in late}, {signal.node_id for signal in late}
     working = (r for r in computing if r.index not in found and r.working_since_s is not None and not r.waiting)
     return any(nodes.isdisjoint(replica.node_ids) for replica in working)
 
 
-def _on_several_nodes(snapshot: JobSnapshot, late: tuple[SignalFact, ...]) -> bool:
-    """Of several replicas, and no node has all of them: it would be the cause."""
-    named = {signal.replica for signal in late if signal.replica is not None}
-    homes = [
-        frozenset(found.node_ids) for index in named if (found := snapshot.replica_by_index.get(index)) is not None
-    ]
-    return len(homes) > 1 and not frozenset.intersection(*homes)
+def named_by(hung: Hung) -> set[int | None]:
+    """The replicas."""
+    return {signal.replica for signal in hung.signals()}
 
 
 def _ranks(signals: tuple[SignalFact, ...]) -> set[tuple[int | None, int | None]]:
@@ -188,14 +186,6 @@ def _moved_s(signal: SignalFact) -> float:
     return float(at_s) if isinstance(at_s, (int, float)) else -math.inf
 
 
-def _signals(snapshot: JobSnapshot, failure: Failure) -> tuple[SignalFact, ...]:
-    return tuple(signal for signal in snapshot.signals if signal.id in failure.signal_ids)
-
-
-def _section(snapshot: JobSnapshot, failure: Failure) -> str:
-    """Where its ranks are late; "" where they did not say."""
-    return next((found for s in _signals(snapshot, failure) if (found := _section_of(s))), "")
-
-
 def _section_of(signal: SignalFact) -> str:
+    """Where its rank is late; "" where it did not say."""
     return str(signal.evidence.get("section", ""))

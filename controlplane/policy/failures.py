@@ -11,8 +11,10 @@ all wait for others is never a culprit.
 from collections import Counter
 from collections.abc import Sequence
 
+import msgspec
+
 from controlplane.policy import flaps, silence
-from controlplane.policy.common import without_common
+from controlplane.policy.common import Common, common_stall, hung_by_section, waiting_in_a_step, without_common
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.disruption import Allowance
 from controlplane.policy.disruption_counts import ActKind
@@ -33,6 +35,7 @@ from controlplane.policy.facts import (
     signals_about,
     signals_of,
 )
+from controlplane.policy.few import stall_of_few
 from controlplane.policy.once import per_pass
 from controlplane.policy.proved import PROVED, Detector, Failure, signal_ids
 from controlplane.policy.silence import silences_of, suspect_of
@@ -47,7 +50,22 @@ from controlplane.protocol.states import WAITING_PHASES, ReplicaState, Section
 def find_failures(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Failure, ...]:
     """Every replica of the current attempt that has failed by itself, by index: not by a cause
     that most of them share."""
-    return without_common(snapshot, config, every_failure(snapshot, config))
+    return without_common(every_failure(snapshot, config), common_stalls(snapshot, config))
+
+
+@per_pass
+def common_stalls(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Common, ...]:
+    """The hangs that one cause explains, of each section, while they are not to be acted on as hangs."""
+    hung = hung_by_section(snapshot, every_failure(snapshot, config))
+    judged = (stall_of_few(snapshot, config, each) or common_stall(snapshot, config, each) for each in hung)
+    stalls = tuple(stall for stall in judged if stall is not None and snapshot.now_s < stall.until_s)
+    if not any(stall.told and stall.section == Section.CHECKPOINTING for stall in stalls):
+        return stalls
+    waits = waiting_in_a_step(hung)
+    return tuple(
+        msgspec.structs.replace(stall, waits=waits) if stall.section == Section.CHECKPOINTING else stall
+        for stall in stalls
+    )
 
 
 @per_pass

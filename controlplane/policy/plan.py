@@ -2,6 +2,8 @@
 typed actions. `controlplane.changes` says what each one changes; `controlplane.recovery.apply` has it
 carried out in one transaction."""
 
+import hashlib
+
 import msgspec
 
 from controlplane.policy.disruption_counts import Act
@@ -28,6 +30,8 @@ GROWS = "room_to_grow"
 """The reason code of a replica that starts because devices are free again: nothing failed, and nothing is charged."""
 CAUTION = (Mode.OBSERVE, Mode.RECOMMEND, Mode.ENFORCE)
 """The most careful first."""
+KEY_MAX = 200
+"""Characters of a key that is stored."""
 UNPAID = (ORDERED, UNFIT, PREEMPTED)
 """Reason codes of an end that is charged to no budget, nor is the attempt that follows it: a
 person's order, nodes that would start nothing, so that nothing ran, and a preemption."""
@@ -354,3 +358,16 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     decisions: tuple[Decision, ...] = ()
     next_pass_s: float | None = None
+
+
+def stored_key(key: str) -> str:
+    """The key by which a decision is known: a long one, which names many replicas, with a digest for its end."""
+    if len(key) <= KEY_MAX:
+        return key
+    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+    return f"{key[: KEY_MAX - len(digest) - 1]}:{digest}"
+
+
+def is_key(stored: str, key: str) -> bool:
+    """It is stored by this one, also by a release that cut long ones."""
+    return stored in (stored_key(key), key[:KEY_MAX])

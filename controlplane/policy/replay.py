@@ -14,7 +14,7 @@ from controlplane.policy.asked import Asks
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.decide import decide
 from controlplane.policy.fleet import FleetSnapshot, decide_fleet
-from controlplane.policy.plan import CAUTION, Decision
+from controlplane.policy.plan import CAUTION, Decision, is_key
 from controlplane.policy.snapshot import JobSnapshot
 
 EXACT = 2**53
@@ -72,7 +72,7 @@ def differing(recorded: Content, again: Decision) -> tuple[str, ...]:
 
 def found(decisions: Iterable[Decision], key: str, mode: str) -> Decision | None:
     """The one with the key as the journal keeps it, in this mode if any is."""
-    same = [decision for decision in decisions if decision.key[:200] == key]
+    same = [decision for decision in decisions if is_key(key, decision.key)]
     return next((decision for decision in same if decision.mode == mode), same[0] if same else None)
 
 

@@ -41,7 +41,7 @@ _SEEN: Prepared[datetime] = Prepared(
 def already_taken(job: Job, decision: plan.Decision) -> bool:
     """This decision was made before, and went as far as it may go now."""
     modes = [str(mode) for mode in plan.taken_in(decision.mode)]
-    return _TAKEN.first(job=job.pk, key=decision.key[:200], modes=modes) is not None
+    return _TAKEN.first(job=job.pk, key=plan.stored_key(decision.key), modes=modes) is not None
 
 
 def apply_decision(

@@ -59,7 +59,7 @@ def new_row(
         policy_documents=dict(by.numbers),
         snapshot=b"" if decision.rule == SCHEDULED else packed(snapshot),
         decide_s=decide_s,
-        key=decision.key[:200],
+        key=plan.stored_key(decision.key),
     )
 
 

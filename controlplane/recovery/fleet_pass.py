@@ -81,9 +81,10 @@ def _merge() -> int:
 
 def _new(decisions: tuple[plan.Decision, ...]) -> list[plan.Decision]:
     """Those that were not made before, or not as far as they may go now."""
-    keys = [decision.key[:200] for decision in decisions]
+    keys = [plan.stored_key(decision.key) for decision in decisions]
     taken = set(Decision.objects.filter(job=None, key__in=keys).values_list("key", "mode"))
-    return [each for each in decisions if not any((each.key[:200], mode) in taken for mode in plan.taken_in(each.mode))]
+    new = zip(keys, decisions, strict=True)
+    return [each for key, each in new if not any((key, mode) in taken for mode in plan.taken_in(each.mode))]
 
 
 def load_fleet() -> FleetSnapshot:

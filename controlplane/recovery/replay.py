@@ -20,6 +20,7 @@ from controlplane.policies.selectors import Candidate
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.continuable import answer_among, case_of
 from controlplane.policy.fleet import FleetSnapshot
+from controlplane.policy.plan import KEY_MAX, stored_key
 from controlplane.policy.plan import Decision as Made
 from controlplane.policy.replay import Difference, compared, differing, found, made_assuming
 from controlplane.policy.snapshot import JobSnapshot
@@ -150,6 +151,11 @@ def _again(page: Page, rows: list[Row], snapshot: JobSnapshot | FleetSnapshot, o
             page.equal += 1
 
 
+def _row_of(by_key: dict[str, Row], made: Made) -> Row | None:
+    """The recorded one; a release before this one cut long keys."""
+    return by_key.get(stored_key(made.key)) or by_key.get(made.key[:KEY_MAX])
+
+
 def _other(
     page: Page, rows: list[Row], snapshot: JobSnapshot | FleetSnapshot, pair: tuple[PolicyConfig, PolicyConfig]
 ) -> None:
@@ -161,7 +167,7 @@ def _other(
     before, (after, assumed) = _plan(snapshot, own), made_assuming(snapshot, other)
     by_key = {row["key"]: row for row in rows}
     # What the pass found already made was not made by it: only its own decisions are compared.
-    changes = [each for each in compared(before or (), after) if each.before is None or each.before.key[:200] in by_key]
+    changes = [each for each in compared(before or (), after) if each.before is None or _row_of(by_key, each.before)]
     if before is None or (assumed and not changes):
         page.left_out["asks for more of the fleet than was recorded"] += len(rows)
         return
@@ -174,8 +180,8 @@ def _other(
             if added in page.added:
                 continue
             page.added.add(added)
-        row = by_key[change.before.key[:200]] if change.before is not None else rows[0]
-        recorded = change.before or answer_among(made for made in before if made.key[:200] in by_key)
+        row = (_row_of(by_key, change.before) if change.before is not None else None) or rows[0]
+        recorded = change.before or answer_among(made for made in before if _row_of(by_key, made))
         case = case_of(snapshot, own, recorded, change.after) if isinstance(snapshot, JobSnapshot) else OF_FLEET
         differs = Differs(row["id"], row["job_id"], row["at"], change=change)
         page.policies |= {own.version: own, other.version: other} if not isinstance(case, str) else {}

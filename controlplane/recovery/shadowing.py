@@ -17,6 +17,7 @@ from controlplane.policies.models import FLEET, RunRole, RunState, ShadowDecisio
 from controlplane.policies.selectors import Candidate
 from controlplane.policies.whose import FLEETS
 from controlplane.policy.config import PolicyConfig
+from controlplane.policy.plan import stored_key
 from controlplane.policy.shadow import (
     Agreement,
     PricedBy,
@@ -105,7 +106,7 @@ def _row(run: ShadowRun, row: Row, differs: Differs | None) -> ShadowDecision:
     kept = ShadowDecision(
         run=run,
         decision_id=row["id"],
-        key=named.key[:200] if named is not None else row["key"],
+        key=stored_key(named.key) if named is not None else row["key"],
         job_id=row["job_id"] or "",
         incident_id=row["incident_id"] or "",
         at=row["at"],

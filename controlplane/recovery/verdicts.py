@@ -10,6 +10,7 @@ from controlplane.jobs.models import Job
 from controlplane.jobs.services import wake_job
 from controlplane.policies import selectors as policies
 from controlplane.policy.fleet import decide_fleet
+from controlplane.policy.plan import is_key
 from controlplane.policy.recommendation import ACTS
 from controlplane.protocol.plain import without_secrets
 from controlplane.protocol.states import Verdict
@@ -82,5 +83,5 @@ def _why_no_approval(row: Decision, person: str, *, needed: int) -> str:
         made = decide_fleet(load_fleet(), policies.of_fleet())
     else:
         made = decided(load_snapshot(job), job, policies.of_job(job.pk))[1].decisions
-    stands = any(each.key[:200] == row.key for each in made)
+    stands = any(is_key(row.key, each.key) for each in made)
     return "" if stands else GONE

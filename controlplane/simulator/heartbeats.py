@@ -39,6 +39,8 @@ SPARE_S = 6.5
 STALL_S, STALL_RATIO = (10.0, 40.0), 0.1
 """How long what replicas share stands still beyond their step, and how often that comes in place of a pause. Drawn
 from chances of their own, so that a world without is the world that it was."""
+STALL_FEW_S, LOOSE_S = (10.0, 25.0), 20.0
+"""What few share: how long, and so much later it lets the last of them loose at most."""
 STALLED, STALLED_FEW = (0.6, 1.0), (0.08, 0.5)
 """The share of replicas that it holds up: more than half; half or fewer, but two at least."""
 FEW_RATIO = 0.25
@@ -173,13 +175,16 @@ def _stall(world: World, chance: Random, setting: Setting) -> bool:
     whole = all(len(process.standing.contributors) == len(able) for process in able)
     if setting.few and not (whole and world.kernel.now_s < latest_s):
         return False
-    until_s = world.kernel.now_s + step_s + setting.spare_s - SPARE_S + chance.uniform(*STALL_S)
+    stall_s = chance.uniform(*(STALL_FEW_S if setting.few else STALL_S))
+    until_s = world.kernel.now_s + step_s + setting.spare_s - SPARE_S + stall_s
     indexes = sorted(process.index for process in able)
     share = chance.uniform(*(STALLED_FEW if setting.few else STALLED))
     count = max(2, int(share * len(indexes))) if setting.few else math.ceil(share * len(indexes))
-    held = frozenset(chance.sample(indexes, count))
-    world.trainer.late_s = lambda process: max(0.0, until_s - world.kernel.now_s) if process.index in held else 0.0
-    world.kernel.run(until_s + step_s)
+    held = dict.fromkeys(chance.sample(indexes, count), until_s)
+    if setting.few:
+        held = {index: until_s + chance.uniform(0.0, LOOSE_S) for index in held}
+    world.trainer.late_s = lambda process: max(0.0, held.get(process.index, 0.0) - world.kernel.now_s)
+    world.kernel.run(max(held.values()) + step_s)
     world.trainer.late_s = lambda process: 0.0
     return True
 

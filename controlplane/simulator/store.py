@@ -35,7 +35,7 @@ from controlplane.policy.config import PolicyConfig
 from controlplane.policy.faulty import opens_incident
 from controlplane.policy.findings import KINDS
 from controlplane.policy.fleet import FleetSnapshot, decide_fleet
-from controlplane.policy.plan import Action, AnnounceView, Decision
+from controlplane.policy.plan import Action, AnnounceView, Decision, stored_key
 from controlplane.policy.requests import RULES as ASKED
 from controlplane.policy.rules import rehearsal
 from controlplane.policy.signals.base import Finding
@@ -80,12 +80,12 @@ class Store(Processes):
 
     def decision(self, decision: Decision) -> bool:
         """Apply once a key. False: it was applied before."""
-        if decision.key in self._rows.keys:
+        if stored_key(decision.key) in self._rows.keys:
             return False
         if (recorded := recommend(self._rows, decision, self.now_s)) is not None:
             return recorded
         self._checkers.decided(decision)
-        self._rows.keys.add(decision.key)
+        self._rows.keys.add(stored_key(decision.key))
         self._rows.budget.acts_s += [self.now_s] if is_act(decision) else []
         self._rows.last_wait = decision.sentence if decision.choice == "wait" else self._rows.last_wait
         self._rows.history.append(f"{decision.rule}:{decision.choice}:{decision.reason_code}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from agents.core.learn import step_timeout_s
 from controlplane.policy.plan import ORDERED, Decision
 from controlplane.protocol.membership import MemberRole
+from controlplane.protocol.states import WAITING_PHASES
 
 if TYPE_CHECKING:
     from controlplane.simulator.job import JobRun
@@ -171,8 +172,9 @@ class Truth:
         return "it stands in its step for longer than its agent allows" if late else None
 
     def _is_late(self, process: Process) -> bool:
-        """Enough to leave it out with others that are, and no reason to end it."""
-        return self._world.kernel.now_s - process.phase_since_s >= self._allowed_s(process.first) - HEARD_S
+        """At work for so long: enough to leave it out with others that are, and no reason to end it."""
+        stood_s = self._world.kernel.now_s - process.phase_since_s
+        return process.phase() not in WAITING_PHASES and stood_s >= self._allowed_s(process.first) - HEARD_S
 
     def holders(self) -> tuple[int, int]:
         """(replicas of the attempt that hold the newest state and have nothing wrong, how many are needed)."""

@@ -60,7 +60,7 @@ def test_without_a_moment_for_the_others_to_be_late_too_a_stall_that_all_share_e
 
     count = heartbeats.one(90_000_008, world_s=200.0)
     assert (count.stalls > 0, count.holds > 0, count.evictions, count.told) == (True, True, 0, ())
-    monkeypatch.setattr(common, "_another_is_at_work", lambda computing, late: False)
+    monkeypatch.setattr(common, "another_is_at_work", lambda computing, late: False)
     assert heartbeats.one(90_000_008, world_s=200.0).evictions >= 10
 
 
@@ -79,10 +79,10 @@ def test_where_few_replicas_share_what_stands_still_the_others_train_on_and_all_
 
 
 def test_without_leaving_them_out_it_ends_them(monkeypatch):
-    from controlplane.policy import common
+    from controlplane.policy import failures
 
     monkeypatch.setattr(heartbeats, "FEW_RATIO", 1.0)
-    monkeypatch.setattr(common, "_on_several_nodes", lambda snapshot, late: False)
+    monkeypatch.setattr(failures, "stall_of_few", lambda snapshot, config, hung: None)
     assert heartbeats.one(FEW, world_s=250.0, stall_ratio=0.6).evictions >= 4
 
 

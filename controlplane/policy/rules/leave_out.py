@@ -7,9 +7,9 @@ fetches what it missed. When the lease ends, its agent finds it late, or its dea
 left where it is if too few that hold the newest state would be left: then the lease decides.
 """
 
-from controlplane.policy import flaps
+from controlplane.policy import few, flaps
 from controlplane.policy.apart import parts_of, together
-from controlplane.policy.common import STALLED, Common, common_stall
+from controlplane.policy.common import STALLED, Common
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import (
     attempt_live,
@@ -22,7 +22,7 @@ from controlplane.policy.facts import (
     signals_of,
     tag,
 )
-from controlplane.policy.failures import actionable, doubted, every_failure
+from controlplane.policy.failures import actionable, common_stalls, doubted
 from controlplane.policy.plan import Action, AnnounceView, Decision, Scalar, SetJobState, SetReplicaState, SettleSignals
 from controlplane.policy.proved import Failure
 from controlplane.policy.snapshot import JobSnapshot, ReplicaFact
@@ -86,7 +86,7 @@ def _leave_out(
         reason_code=_reason(part),
         title="" if stall is None else _title(stall),
         sentence=f"{_causes(part, stall)}. {_on(snapshot, stay, part)} is ended: {_until(snapshot, config, part)}",
-        key=f"leave_out:{','.join(tag(failure.replica) for failure in part)}:{following.epoch}",
+        key=f"leave_out:{following.epoch}:{','.join(tag(failure.replica) for failure in part)}",
         actions=tuple(moves),
         evidence={
             "lease_s": round(lease_of(snapshot, config), 3),
@@ -117,7 +117,11 @@ def _evidence(part: tuple[Failure, ...], stall: Common | None) -> dict[str, Scal
 
 def _stall(snapshot: JobSnapshot, config: PolicyConfig, part: tuple[Failure, ...]) -> Common | None:
     """What these are late by, with others; None: each is out for a cause of its own."""
-    return common_stall(snapshot, config, every_failure(snapshot, config)) if part[0].kind == STALLED else None
+    return (
+        next((stall for stall in common_stalls(snapshot, config) if stall.few), None)
+        if part[0].kind == STALLED
+        else None
+    )
 
 
 def _title(stall: Common) -> str:
@@ -140,7 +144,20 @@ def _causes(part: tuple[Failure, ...], stall: Common | None) -> str:
 
 def _until(snapshot: JobSnapshot, config: PolicyConfig, out: tuple[Failure, ...]) -> str:
     """When those that are left out come back, and when they are ended."""
+    if out[0].kind == STALLED:
+        return _how(snapshot, config, out) + _pause_of_some(snapshot, config, out)
     return _how(snapshot, config, out) + "".join(_pause(snapshot, config, failure.replica) for failure in out)
+
+
+def _pause_of_some(snapshot: JobSnapshot, config: PolicyConfig, out: tuple[Failure, ...]) -> str:
+    """However many they are."""
+    times = (flaps.times_out(f.replica.times_out, f.replica.out_s, snapshot.now_s) for f in out)
+    pauses = [flaps.pause_s(each, config) for each in times if each > 1]
+    if not pauses:
+        return ""
+    again = "It was" if len(out) == 1 else f"{number_of(len(pauses), 'replica')} of them were"
+    lately = f"left out before within {flaps.WINDOW_S / 60:.0f} min"
+    return f" {again} {lately}: back {max(pauses):.0f} s from now at the earliest."
 
 
 def _pause(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) -> str:
@@ -157,7 +174,7 @@ def _pause(snapshot: JobSnapshot, config: PolicyConfig, replica: ReplicaFact) ->
 def _how(snapshot: JobSnapshot, config: PolicyConfig, out: tuple[Failure, ...]) -> str:
     it = "it" if len(out) == 1 else "each"
     if out[0].kind == STALLED:
-        limit = f"{config.few_limit_s:.0f} s"
+        limit = f"{few.limit_s(snapshot, config):.0f} s"
         return f"{it} comes back when it waits as the others do, and is started again if it is late for {limit}."
     if all(failure.kind == "unreachable" for failure in out):
         return f"{it} comes back when it waits as the others do, and is ended if the exchange then fails with it again."

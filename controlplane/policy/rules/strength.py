@@ -5,7 +5,6 @@ placed on fewer devices, or in another layout of fewer, are smaller.
 """
 
 from controlplane.policy.budget import spent
-from controlplane.policy.common import common_stall
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import (
     attempt_live,
@@ -18,7 +17,7 @@ from controlplane.policy.facts import (
     signals_of,
     stands_by,
 )
-from controlplane.policy.failures import every_failure, find_failures
+from controlplane.policy.failures import common_stalls, find_failures
 from controlplane.policy.ladder import due_s, may_start, seldom, start_slots
 from controlplane.policy.plan import Action, Decision, ResolveIncident, SetJobState, SettleSignals
 from controlplane.policy.pools import why_none
@@ -65,7 +64,7 @@ def _settled(snapshot: JobSnapshot, replica: ReplicaFact) -> bool:
 
 def _stalls(snapshot: JobSnapshot, config: PolicyConfig) -> bool:
     """All of it stands still for one cause, which is nobody's failure."""
-    return common_stall(snapshot, config, every_failure(snapshot, config)) is not None
+    return bool(common_stalls(snapshot, config))
 
 
 def incident_over(snapshot: JobSnapshot, config: PolicyConfig) -> bool:

@@ -1,9 +1,8 @@
 """Findings that later facts refute are settled, so that nobody acts on them and no page shows them."""
 
-from controlplane.policy.common import common_stall
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.facts import MAX_NAMED
-from controlplane.policy.failures import every_failure
+from controlplane.policy.failures import common_stalls
 from controlplane.policy.plan import Decision, SettleSignals
 from controlplane.policy.snapshot import JobSnapshot
 from controlplane.policy.void import is_settled, why_void
@@ -17,8 +16,8 @@ def rule(snapshot: JobSnapshot, config: PolicyConfig) -> tuple[Decision, ...]:
     void = tuple(signal for signal in snapshot.signals if is_settled(snapshot, signal))
     if not void:
         return ()
-    stall = common_stall(snapshot, config, every_failure(snapshot, config))
-    void = tuple(signal for signal in void if stall is None or signal.id not in stall.moved)
+    moved = {signal for stall in common_stalls(snapshot, config) for signal in stall.moved}
+    void = tuple(signal for signal in void if signal.id not in moved)
     if not void:
         return ()
     ids = tuple(signal.id for signal in void)

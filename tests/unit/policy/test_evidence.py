@@ -235,7 +235,7 @@ def error(by: int, *, names: int | None = None):
 def left_out(snapshot: JobSnapshot) -> list[str]:
     found = decisions(snapshot)
     assert [d for d in found if d.rule not in ("leave_out", "void", "outer_error")] == []
-    return [d.key.split(":")[2] for d in found if d.rule == "leave_out"]
+    return [d.key.split(":")[3] for d in found if d.rule == "leave_out"]
 
 
 def test_an_exchange_error_that_names_one_takes_no_other_along_that_missed_two_frames():
