@@ -43,7 +43,7 @@ HANG = "hang"
 LATE = "rank_overdue"
 STALLED = "stalled"
 """The kind of a failure that a few share: late in a step at once, on several nodes."""
-Told = Mapping[int, tuple[SignalFact, ...]]
+Findings = Mapping[int, tuple[SignalFact, ...]]
 """The findings that a hang rests on, by replica."""
 
 
@@ -76,29 +76,29 @@ class Hung(msgspec.Struct, frozen=True, kw_only=True):
 
     section: str
     failures: tuple[Failure, ...]
-    told: Told
+    findings: Findings
     moved: tuple[SignalFact, ...]
 
     def signals(self) -> tuple[SignalFact, ...]:
         """Of all of them."""
-        return (*self.moved, *(signal for failure in self.failures for signal in self.told[failure.replica.index]))
+        return (*self.moved, *(signal for failure in self.failures for signal in self.findings[failure.replica.index]))
 
 
 def hung_by_section(snapshot: JobSnapshot, failures: tuple[Failure, ...]) -> tuple[Hung, ...]:
     """In the order of the sections' names."""
-    found = {signal.id: signal for signal in snapshot.signals}
+    known = {signal.id: signal for signal in snapshot.signals}
     late = [failure for failure in failures if failure.kind == HANG]
-    told = {f.replica.index: tuple(found[each] for each in f.signal_ids if each in found) for f in late}
+    findings = {f.replica.index: tuple(known[each] for each in f.signal_ids if each in known) for f in late}
     moved: dict[str, list[SignalFact]] = {}
     for signal in signals_of(snapshot, LATE) if late else ():
         if is_void(snapshot, signal):
             moved.setdefault(_section_of(signal), []).append(signal)
     by_section: dict[str, list[Failure]] = {}
     for failure in late:
-        section = next((where for signal in told[failure.replica.index] if (where := _section_of(signal))), "")
+        section = next((where for signal in findings[failure.replica.index] if (where := _section_of(signal))), "")
         by_section.setdefault(section, []).append(failure)
     return tuple(
-        Hung(section=section, failures=tuple(each), told=told, moved=tuple(moved.get(section, ())))
+        Hung(section=section, failures=tuple(each), findings=findings, moved=tuple(moved.get(section, ())))
         for section, each in sorted(by_section.items())
     )
 

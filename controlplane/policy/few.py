@@ -66,7 +66,7 @@ def _gathering(
 
 
 def _seen_s(hung: Hung, failure: Failure) -> float:
-    return min(signal.seen_s for signal in hung.told[failure.replica.index])
+    return min(signal.seen_s for signal in hung.findings[failure.replica.index])
 
 
 def limit_s(snapshot: JobSnapshot, config: PolicyConfig) -> float:
@@ -96,8 +96,8 @@ def _enough_without(snapshot: JobSnapshot, late: tuple[Failure, ...]) -> bool:
 
 def _on_several_nodes(snapshot: JobSnapshot, hung: Hung, speaking: tuple[Failure, ...]) -> bool:
     """Of several replicas, and not all of their late ranks are on one node, which would be the cause."""
-    told = (*hung.moved, *(signal for failure in speaking for signal in hung.told[failure.replica.index]))
-    found = [signal for signal in told if signal.replica in snapshot.replica_by_index]
+    named = (*hung.moved, *(signal for failure in speaking for signal in hung.findings[failure.replica.index]))
+    found = [signal for signal in named if signal.replica in snapshot.replica_by_index]
     if len({signal.replica for signal in found}) < 2:
         return False
     return len({_node_of(snapshot, signal) for signal in found}) > 1
