@@ -8,13 +8,15 @@ from playwright.sync_api import Browser, Page, expect
 
 from controlplane.fleet.models import Node
 from controlplane.protocol import frames
+from controlplane.protocol.rank import Phase, Section
 from controlplane.protocol.samples import XidEvent
+from controlplane.recovery import health_gate
 from controlplane.recovery.fleet_pass import reconcile_fleet
 from controlplane.recovery.models import Incident
 from controlplane.recovery.reconcile import reconcile_job
 from tests.e2e.browser import Target, axe_violations, picture, sign_in
 from tests.e2e.rows import lost
-from tests.integration.backend.builders import Fleet, kill_rank, live_ranks, make_fleet, run_job
+from tests.integration.backend.builders import Fleet, kill_rank, live_ranks, make_fleet, ref_of, run_job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
 WAIT_MS = 20_000
@@ -80,3 +82,29 @@ def test_a_fault_of_the_fleet_is_shown_with_its_node_and_handed_over(page: Page,
     expect(page.locator(".figures")).to_contain_text("no job was hit")
     page.get_by_role("button", name="Acknowledge").click()
     expect(page.get_by_role("dialog")).to_contain_text("yours from now on")
+
+
+def test_two_replicas_that_stand_still_at_once_are_one_incident_that_says_so(
+    page: Page, real: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health_gate, "is_blind", lambda: False)
+    fleet = make_fleet(4)
+    limits = {"max_attempt_restarts": 2, "restarts_per_attempt": 3, "program_restarts_per_window": 5}
+    job = run_job(fleet, steps=3, resources={"nodes": 4, "gpus_per_node": 2}, resiliency={"budget": limits})
+    for row in live_ranks(job):
+        if row.replica.index in (1, 2):
+            late = frames.RankOverdue(ref_of(row), Section.STEP, Phase.COMPUTE, 3, 9.0, 5.0, 0.2)
+            fleet.tell(row.node.name, late)
+    reconcile_job(job.id)
+    incident = Incident.objects.get(job=job)
+    page.goto(f"{real.url}/incidents/{incident.id}")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("2 of 4 replicas are late in step at once")
+    expect(page.locator("main")).to_contain_text("what they share (a switch, storage, the input) is the likelier cause")
+    expect(page.locator("main")).to_contain_text("2 replicas continue without them; nothing of them is ended")
+    picture(page, "incident-few-stalled")
+    assert axe_violations(page) == []
+    page.goto(f"{real.url}/jobs/{job.id}")
+    spent = "0 of 2 of the whole job, 0 of 3 of replicas in this attempt, 0 of 5 after the program ended by itself"
+    expect(page.locator("main")).to_contain_text(spent)
+    picture(page, "job-few-stalled")
+    assert axe_violations(page) == []
