@@ -117,7 +117,7 @@ def _evidence(field: str) -> Callable[[Row], str]:
 
 
 def _of(spent: str, allowed: str) -> Callable[[Row], str]:
-    return lambda row: f"{row[spent]} of {row[allowed]}"
+    return lambda row: f"{row[spent]}" if row[allowed] is None else f"{row[spent]} of {row[allowed]}"
 
 
 JOBS = (

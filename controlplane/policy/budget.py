@@ -97,14 +97,18 @@ def spent(snapshot: JobSnapshot) -> str:
 
 def _part_spent(budget: Budget, ledger: BudgetFact) -> str:
     """Of the limits on some kinds of restarts."""
-    if ledger.attempt_restarts >= budget.max_attempt_restarts:
+    if _is_over(ledger.attempt_restarts, budget.max_attempt_restarts):
         return f"{budget.max_attempt_restarts} restarts of the whole job are all its budget allows"
-    if ledger.restarts_in_attempt >= budget.restarts_per_attempt:
+    if _is_over(ledger.restarts_in_attempt, budget.restarts_per_attempt):
         return f"{budget.restarts_per_attempt} restarts of replicas within one attempt are all its budget allows"
-    if ledger.program_in_window >= budget.program_restarts_per_window:
+    if _is_over(ledger.program_in_window, budget.program_restarts_per_window):
         many = f"{budget.program_restarts_per_window} restarts within {budget.window_s:.0f} s"
         return f"{many} after its program ended by itself are all its budget allows: the program is at fault"
     return ""
+
+
+def _is_over(charged: int, limit: int | str) -> bool:
+    return isinstance(limit, int) and charged >= limit
 
 
 def unpaid(snapshot: JobSnapshot) -> bool:

@@ -31,18 +31,18 @@ def stall_of_few(snapshot: JobSnapshot, config: PolicyConfig, hung: Hung) -> Com
     if hung.section != Section.STEP or config.few_limit_s <= 0.0:
         return None
     speaking = tuple(failure for failure in hung.failures if speaks(failure))
-    out = tuple(failure for failure in speaking if _is_out_for_it(snapshot, hung, failure))
+    out = {failure.replica.index for failure in speaking if _is_out_for_it(snapshot, hung, failure)}
     several = _on_several_nodes(snapshot, hung, speaking)
     over_s = snapshot.now_s - limit_s(snapshot, config)
-    late = tuple(f for f in speaking if _seen_s(hung, f) > over_s and (several or f in out))
-    if not late or (_most_are_late(snapshot, hung) and not out):
+    late = tuple(f for f in speaking if _seen_s(hung, f) > over_s and (several or f.replica.index in out))
+    computing, named = [each for each in live_replicas(snapshot) if contributes(snapshot, each)], named_by(hung)
+    if not late or (_most_are_late(computing, named) and not out):
         return None
-    computing = [each for each in live_replicas(snapshot) if contributes(snapshot, each)]
     found = Common(
         section=hung.section,
         failures=late,
         late=len(late),
-        of=len({each.index for each in computing} | (named_by(hung) - {None})),
+        of=len({each.index for each in computing} | (named - {None})),
         unit="replicas",
         since_s=min(_seen_s(hung, failure) for failure in late),
         until_s=max(_seen_s(hung, failure) for failure in late) + limit_s(snapshot, config),
@@ -50,7 +50,7 @@ def stall_of_few(snapshot: JobSnapshot, config: PolicyConfig, hung: Hung) -> Com
     )
     if not _enough_without(snapshot, late):
         return msgspec.structs.replace(found, scarce=True)
-    fresh = tuple(failure for failure in late if failure not in out)
+    fresh = tuple(failure for failure in late if failure.replica.index not in out)
     return msgspec.structs.replace(found, few=True, gathering=_gathering(snapshot, config, hung, fresh, computing))
 
 
@@ -80,9 +80,8 @@ def _is_out_for_it(snapshot: JobSnapshot, hung: Hung, failure: Failure) -> bool:
     return is_left_out(snapshot, replica) and replica.state_since_s >= _seen_s(hung, failure)
 
 
-def _most_are_late(snapshot: JobSnapshot, hung: Hung) -> bool:
+def _most_are_late(computing: list[ReplicaFact], named: set[int | None]) -> bool:
     """Of those that compute."""
-    computing, named = [r for r in live_replicas(snapshot) if contributes(snapshot, r)], named_by(hung)
     late = sum(replica.index in named for replica in computing)
     return late >= 2 and 2 * late > len(computing)
 

@@ -205,15 +205,15 @@ class Budget(_Spec):
     started again, an attempt) over the job and per window, and attempts in a row that may
     bring no newer checkpoint. Of them `max_attempt_restarts` are the whole job's over the job, `restarts_per_attempt` a
     replica's within one attempt, and `program_restarts_per_window` those after which the program itself ended (an
-    exception, an abort, a fault in native code): no other node cures these."""
+    exception, an abort, a fault in native code): no other node cures these. "unlimited": by the limits on all alone."""
 
     max_restarts: int = 1000
     restarts_per_window: int = 30
     window_s: float = 3600.0
     max_no_progress: int = 3
-    max_attempt_restarts: int = 1000
-    restarts_per_attempt: int = 1000
-    program_restarts_per_window: int = 30
+    max_attempt_restarts: int | Literal["unlimited"] = "unlimited"
+    restarts_per_attempt: int | Literal["unlimited"] = "unlimited"
+    program_restarts_per_window: int | Literal["unlimited"] = "unlimited"
 
 
 class Stragglers(_Spec):

@@ -123,15 +123,19 @@ def job_budget(job: Job) -> Json:
         "window_s": wanted.window_s,
         "max_no_progress": wanted.max_no_progress,
         "no_progress_cycles": idle(tries_of(job)),
-        "max_attempt_restarts": wanted.max_attempt_restarts,
+        "max_attempt_restarts": _limit(wanted.max_attempt_restarts),
         "attempt_restarts": fact.attempts,
-        "restarts_per_attempt": wanted.restarts_per_attempt,
+        "restarts_per_attempt": _limit(wanted.restarts_per_attempt),
         "restarts_in_attempt": fact.of_attempt,
-        "program_restarts_per_window": wanted.program_restarts_per_window,
+        "program_restarts_per_window": _limit(wanted.program_restarts_per_window),
         "program_in_window": fact.of_program,
         "rungs": {str(rung): counts.get(str(rung), 0) for rung in Rung},
         "entries": [_line(row) for row in rows],
     }
+
+
+def _limit(wanted: int | str) -> int | None:
+    return wanted if isinstance(wanted, int) else None
 
 
 def _line(row: Restart) -> Json:

@@ -24,7 +24,7 @@ class Budget(Answer, frozen=True, kw_only=True):
     """The restart budget over all rungs: allowed, spent, and the newest entries. `rungs`:
     entries of each rung; `no_progress_cycles`: ended attempts in a row that brought no newer
     checkpoint. Of what is charged: the whole job's restarts, those of replicas in the newest attempt, and in the window
-    those after which the program had ended by itself."""
+    those after which the program had ended by itself; a limit of None: none but that on all."""
 
     max_restarts: int
     restarts_total: int
@@ -33,11 +33,11 @@ class Budget(Answer, frozen=True, kw_only=True):
     window_s: float
     max_no_progress: int
     no_progress_cycles: int
-    max_attempt_restarts: int
+    max_attempt_restarts: int | None
     attempt_restarts: int
-    restarts_per_attempt: int
+    restarts_per_attempt: int | None
     restarts_in_attempt: int
-    program_restarts_per_window: int
+    program_restarts_per_window: int | None
     program_in_window: int
     rungs: dict[str, int]
     entries: list[RestartEntry]

@@ -2253,20 +2253,20 @@ export interface components {
          * @description The restart budget over all rungs: allowed, spent, and the newest entries. `rungs`:
          *         entries of each rung; `no_progress_cycles`: ended attempts in a row that brought no newer
          *         checkpoint. Of what is charged: the whole job's restarts, those of replicas in the newest attempt, and in the window
-         *         those after which the program had ended by itself.
+         *         those after which the program had ended by itself; a limit of None: none but that on all.
          */
         Budget: {
             attempt_restarts: number;
             entries: components["schemas"]["RestartEntry"][];
-            max_attempt_restarts: number;
+            max_attempt_restarts: number | null;
             max_no_progress: number;
             max_restarts: number;
             no_progress_cycles: number;
             program_in_window: number;
-            program_restarts_per_window: number;
+            program_restarts_per_window: number | null;
             restarts_in_attempt: number;
             restarts_in_window: number;
-            restarts_per_attempt: number;
+            restarts_per_attempt: number | null;
             restarts_per_window: number;
             restarts_total: number;
             rungs: {
@@ -5205,11 +5205,11 @@ export interface components {
             allow_relayout: boolean;
             /**
              * @default {
-             *       "max_attempt_restarts": 1000,
+             *       "max_attempt_restarts": "unlimited",
              *       "max_no_progress": 3,
              *       "max_restarts": 1000,
-             *       "program_restarts_per_window": 30,
-             *       "restarts_per_attempt": 1000,
+             *       "program_restarts_per_window": "unlimited",
+             *       "restarts_per_attempt": "unlimited",
              *       "restarts_per_window": 30,
              *       "window_s": 3600
              *     }
@@ -5576,19 +5576,19 @@ export interface components {
          *         started again, an attempt) over the job and per window, and attempts in a row that may
          *         bring no newer checkpoint. Of them `max_attempt_restarts` are the whole job's over the job, `restarts_per_attempt` a
          *         replica's within one attempt, and `program_restarts_per_window` those after which the program itself ended (an
-         *         exception, an abort, a fault in native code): no other node cures these.
+         *         exception, an abort, a fault in native code): no other node cures these. "unlimited": by the limits on all alone.
          */
         SpecBudget: {
-            /** @default 1000 */
-            max_attempt_restarts: number;
+            /** @default unlimited */
+            max_attempt_restarts: number | "unlimited";
             /** @default 3 */
             max_no_progress: number;
             /** @default 1000 */
             max_restarts: number;
-            /** @default 30 */
-            program_restarts_per_window: number;
-            /** @default 1000 */
-            restarts_per_attempt: number;
+            /** @default unlimited */
+            program_restarts_per_window: number | "unlimited";
+            /** @default unlimited */
+            restarts_per_attempt: number | "unlimited";
             /** @default 30 */
             restarts_per_window: number;
             /** @default 3600 */
@@ -5906,11 +5906,11 @@ export interface components {
              *       "allow_faults": false,
              *       "allow_relayout": true,
              *       "budget": {
-             *         "max_attempt_restarts": 1000,
+             *         "max_attempt_restarts": "unlimited",
              *         "max_no_progress": 3,
              *         "max_restarts": 1000,
-             *         "program_restarts_per_window": 30,
-             *         "restarts_per_attempt": 1000,
+             *         "program_restarts_per_window": "unlimited",
+             *         "restarts_per_attempt": "unlimited",
              *         "restarts_per_window": 30,
              *         "window_s": 3600
              *       },

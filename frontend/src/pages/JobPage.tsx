@@ -156,11 +156,11 @@ function Limits({ jobId, settled }: { jobId: string; settled: boolean }): ReactE
   const step = useQuery(queries.timeouts(jobId, settled)).data?.items.find((timeout) => timeout.section === "step");
   if (!budget || !step) return null;
   const rungs = Object.entries(budget.rungs).filter(([, number]) => number > 0).map(([rung, number]) => `${number} ${words(rung)}`).join(", ");
-  // A limit of a kind of restarts that is lower than that of all of them.
+  // Limits of some kinds of restarts, where the job sets them.
   const kinds = [
-    budget.max_attempt_restarts < budget.max_restarts ? `${budget.attempt_restarts} of ${budget.max_attempt_restarts} of the whole job` : "",
-    budget.restarts_per_attempt < budget.max_restarts ? `${budget.restarts_in_attempt} of ${budget.restarts_per_attempt} of replicas in this attempt` : "",
-    budget.program_restarts_per_window < budget.restarts_per_window ? `${budget.program_in_window} of ${budget.program_restarts_per_window} after the program ended by itself` : "",
+    budget.max_attempt_restarts !== null ? `${budget.attempt_restarts} of ${budget.max_attempt_restarts} of the whole job` : "",
+    budget.restarts_per_attempt !== null ? `${budget.restarts_in_attempt} of ${budget.restarts_per_attempt} of replicas in this attempt` : "",
+    budget.program_restarts_per_window !== null ? `${budget.program_in_window} of ${budget.program_restarts_per_window} after the program ended by itself` : "",
   ].filter(Boolean).map((part) => `, ${part}`).join("");
   return (
     <p className="muted">

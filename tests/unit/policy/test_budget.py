@@ -196,6 +196,9 @@ def test_a_kind_of_restarts_has_a_limit_of_its_own(limit: str, ledger_: BudgetFa
     decision = only(world, "restart")
     assert decision.choice == "fail" and words in decision.sentence
     assert spent(all_dead(job=usual, budget=ledger_)) == ""
+    more = change(usual, spec=spec(resiliency=Resiliency(budget=Budget(max_restarts=9000, restarts_per_window=9000))))
+    many = BudgetFact(attempt_restarts=5000, restarts_in_attempt=5000, program_in_window=5000)
+    assert spent(all_dead(job=more, budget=many)) == "", "without a limit of its own the limit on all counts alone"
     kept = killed(job=strict, budget=ledger_)
     assert only(kept, "replica_failure").choice == "evict", "the others train on"
 

@@ -18,7 +18,6 @@ from tests.unit.policy.builders import (
     decisions,
     install_of,
     job,
-    node,
     only,
     signal,
     spec,
@@ -282,4 +281,3 @@ def test_one_whose_agents_words_are_late_is_not_called_stopped():
     lost = change(heard, nodes=tuple(change(each, silent_s=2.4) if each.id in ("n0", "n1") else each
                                      for each in heard.nodes))  # fmt: skip
     assert {f.kind for f in find_failures(lost, CONFIG)} == {"stalled"}
-    assert node(0).silent_s is not None
