@@ -7,6 +7,7 @@ import threading
 import tracemalloc
 import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -76,7 +77,9 @@ def test_garbage_is_collected() -> None:
 
 def test_what_python_allocates_meanwhile_and_keeps_is_told_by_line_or_by_file(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = []
-    monkeypatch.setattr(rank_commands.time, "sleep", lambda _seconds: kept.extend(bytes(1000) for _ in range(500)))
+    # Its own clock alone: a thread that an earlier test left behind sleeps on `time.sleep` too, and would keep as much.
+    clock = SimpleNamespace(sleep=lambda _seconds: kept.extend(bytes(1000) for _ in range(500)))
+    monkeypatch.setattr(rank_commands, "time", clock)
     by_line = carried_out(TraceAllocations(duration_s=0.1))
     by_file = carried_out(TraceAllocations(duration_s=0.1, group_by="file"))
     for found, ends in ((by_line, r"test_rank_commands\.py:\d+$"), (by_file, r"test_rank_commands\.py$")):
