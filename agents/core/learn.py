@@ -60,7 +60,7 @@ class TimeAside:
         began_s = now_s - said.section_age_s
         ended_s = now_s if said.section is Section.OUT_OF_SECTION else began_s
         since_s = began_s if said.section is Section.OUT_OF_SECTION else None
-        known = replace(self, since_s=since_s)
+        known = self if since_s == self.since_s else replace(self, since_s=since_s)
         measured_from_s = since_s if since_s is not None else self.since_s
         if measured_from_s is None or steps.seen < WARM_UP_STEPS:
             return known

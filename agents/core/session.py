@@ -200,7 +200,8 @@ def on_acked(turn: Turn, event: ServerAcked) -> None:
         turn.do(SendSoon(limits.URGENT_S))
         return
     in_flight = any(kept.seq <= link.sent_seq for kept in turn.state.events[:1])
-    turn.set(link=replace(link, oldest_sent_s=turn.now_s if in_flight else None))
+    if in_flight or link.oldest_sent_s is not None:
+        turn.set(link=replace(link, oldest_sent_s=turn.now_s if in_flight else None))
     if turn.state.events and turn.state.events[-1].seq > link.sent_seq and turn.now_s >= link.leaves_s:
         turn.do(SendSoon(limits.COALESCE_S))
 

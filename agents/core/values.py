@@ -32,9 +32,10 @@ def _changed(value: Any, /, **changes: Any) -> Any:
     kind: Any = type(value)
     made = object.__new__(kind)
     if isinstance(held := getattr(value, "__dict__", None), dict):
-        if not changes.keys() <= held.keys():
+        copy = made.__dict__
+        copy.update(held, **changes)
+        if len(copy) != len(held):
             raise KeyError(", ".join(changes.keys() - held.keys()))
-        made.__dict__.update(held, **changes)
         return made
     get, puts, setters = _fields(kind)
     for put, old in zip(puts, get(value), strict=True):

@@ -40,24 +40,27 @@ def on_tick(turn: Turn, event: Tick) -> None:
 def next_deadline_s(state: State) -> float | None:
     """The next moment at which `on_tick` has something to do; None: never, as things are."""
     due: list[float] = [state.seen_s + limits.WATCH_S] if state.seen_s is not None and state.ranks else []
+    away = state.away
     for rank in state.ranks.values():
         if rank.kill_at_s is not None:
             due.append(rank.kill_at_s)
         if rank.exit_due_s is not None:
             due.append(rank.exit_due_s)
-        if (overdue_s := overdue_at_s(rank, state.away)) is not None:
+        if (overdue_s := overdue_at_s(rank, away)) is not None:
             due.append(overdue_s)
         if rank.process is ProcessState.LAUNCHING:
             due.append(rank.launched_at_s + limits.FORK_TIMEOUT_S)
-    cut_off_at_s = None if state.link.up else state.link.since_s + limits.LEASE_S
+    link = state.link
+    cut_off_at_s = None if link.up else link.since_s + limits.LEASE_S
     for pending in state.launches:
         if not pending.asked:
             due.append(pending.since_s + limits.HOST_TIMEOUT_S)
             due.extend(moment for moment in (cut_off_at_s, memory.due_s(pending)) if moment is not None)
-    due.extend(outer_end.due(state))
-    due.extend(host.idle_at_s for host in state.hosts.values() if host.idle_at_s is not None)
-    if state.link.up and state.link.oldest_sent_s is not None:
-        due.append(state.link.oldest_sent_s + limits.RESEND_AFTER_S)
+    if state.outer_end is not None:
+        due.extend(outer_end.due(state))
+    due.extend([host.idle_at_s for host in state.hosts.values() if host.idle_at_s is not None])
+    if link.up and link.oldest_sent_s is not None:
+        due.append(link.oldest_sent_s + limits.RESEND_AFTER_S)
     return min(due, default=None)
 
 

@@ -237,6 +237,9 @@ class Agent:
         return self._running.state.ranks.get(ref) if self._running is not None else None
 
     def _arm(self, running: Running) -> None:
+        if running.state is running.armed and running.timer_s is not None:
+            return
+        running.armed = running.state
         due_s = next_deadline_s(running.state)
         if due_s is None or running.is_set(due_s, self.machine.now_s):
             return

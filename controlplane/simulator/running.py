@@ -11,11 +11,12 @@ LEAPT_S = 1.0
 @dataclass(slots=True)
 class Running:
     """What one run of the agent holds beside its state; gone with it. Stopped until `still_until_s` (kernel's
-    time), what comes waits in `held`, as in sockets."""
+    time), what comes waits in `held`, as in sockets. The timer was set by the state `armed`."""
 
     state: State
     heard_s: float = 0.0
     timer_s: float | None = None
+    armed: State | None = None
     still_until_s: float = 0.0
     held: list[ev.Event] = field(default_factory=list)
 

@@ -212,7 +212,7 @@ class Server:
         if not row.connected or row.web != self._web:
             row.open(self._web, self._kernel.now_s)
         for control in self.jobs.values():
-            control.store.commit(is_heard(control.store, row.id))
+            _heard(control, row.id)
         for status in frame.ranks:
             row.ranks_s[status.ref.job_id] = row.seen_s
             replica = self._replica(status.ref)
@@ -317,7 +317,7 @@ class Server:
         if found is not None and store.held(node.id):
             store.commit(fell_silent(store, found), seen_s=found.began_s(now_s))
         else:
-            store.commit(is_heard(store, node.id))
+            _heard(control, node.id)
 
     # --- the queue, of several jobs ------------------------------------------------------------
 
@@ -393,6 +393,11 @@ class Server:
         for control in self._controls():
             if control.outbox.sweep():
                 self.ring(control.rows.job_id)
+
+
+def _heard(control: Control, node_id: str) -> None:
+    if control.rows.signals:
+        control.store.commit(is_heard(control.store, node_id))
 
 
 def _seen_by(whole: MutableMapping[str, V], job_id: str) -> Part[V]:
