@@ -44,7 +44,7 @@ class RunError(RuntimeError):
 class Wanted:
     """`fleet`, against a stack of our own with `webs` web processes and `sentinels`, or against `server` with
     `join_token` (and `api_token`, "" for none). `kill_web`: time the return of all at the end. `generators` 0: as few
-    as will do."""
+    as will do. `look` is called with our own stack each `look_each_s` of the measured window, and at its end."""
 
     fleet: Fleet
     webs: int = 1
@@ -54,6 +54,8 @@ class Wanted:
     api_token: str = ""
     kill_web: bool = False
     generators: int = 0
+    look: Callable[[Stack], None] | None = None
+    look_each_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +166,21 @@ class _Course:
         begin_s = time.monotonic() + LEAD_S
         self._players.say(BEGIN, begin_s)
         self._say(f"Measuring for {self._fleet.duration_s:.0f} s.")
-        until_s = begin_s + self._fleet.duration_s
-        while time.monotonic() < until_s:
+        until_s, look_s = begin_s + self._fleet.duration_s, begin_s
+        while (now_s := time.monotonic()) < until_s:
             self._players.sum(lambda line: line.up)
             self._load.append(os.getloadavg()[0])
+            if now_s >= look_s:
+                self._look()
+                look_s += self._wanted.look_each_s
             time.sleep(min(max(until_s - time.monotonic(), 0.0), 1.0))
+        self._look()
         self._use = uses(services)
         self._elapsed_s = time.monotonic() - begin_s + LEAD_S
+
+    def _look(self) -> None:
+        if self._wanted.look is not None and self._target.stack is not None:
+            self._wanted.look(self._target.stack)
 
     def compare(self) -> None:
         """What was sent, and what came in, once what follows from the script is over."""
