@@ -34,6 +34,7 @@ BENCHMARKS = {
     "sentinel": ("benchmarks.sentinel_cost", "the sentinel's CPU by part, by nodes and interval"),
     "returns": ("benchmarks.returns", "a whole fleet's agents come back: what a hello and a close cost, by its size"),
     "soak": ("benchmarks.soak", "what grows: memory, rows and files under a fleet for hours"),
+    "kills": ("benchmarks.kills", "backend processes killed under a working fleet: nothing lost or done twice"),
     "page": ("benchmarks.page_size", "the overview of a large fleet in a real browser"),
     "replay": ("benchmarks.replay", "a recorded week decided again, byte for byte, and by a candidate"),
     "g14": ("benchmarks.g14_regret", "regret of the chosen way out of a failure, by roll-out"),

@@ -116,7 +116,7 @@ def _report(looks: list[dict[str, Any]], options: argparse.Namespace) -> None:
     report = Report(goal_id="soak", title=f"What grows in {looks[-1]['at_s'] / 60.0:.0f} minutes")
     names = sorted({name for look in looks for name in look if name != "at_s"})
     print(f"\n| | first | last | a day | after {DAYS} days |\n|---|---|---|---|---|")
-    small = [0.0, 0.0, 0.0]
+    small = (0.0, 0.0, 0.0)
     for name in names:
         values = [look[name] for look in looks if name in look]
         slope = slope_a_day(looks, name)
@@ -124,7 +124,7 @@ def _report(looks: list[dict[str, Any]], options: argparse.Namespace) -> None:
         if slope is None or (kind == "rows" and not values[-1]):
             continue
         if kind == "bytes" and abs(slope) < SHOWN_BYTES_A_DAY:
-            small = [small[0] + values[0], small[1] + values[-1], small[2] + slope]
+            small = (small[0] + values[0], small[1] + values[-1], small[2] + slope)
             continue
         unit = "rows" if kind == "rows" else "MiB"
         if kind != "rows" or slope:

@@ -99,8 +99,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     cost_us = counted.window_cpu_s / counted.window_frames * 1e6 if counted.window_frames else None
     return {
         "fleet": asdict(fleet),
-        "webs": outcome.wanted.webs,
-        "sentinels": outcome.wanted.sentinels,
+        **asdict(outcome.wanted.shape),
         "machine": machine(),
         "load_1min": {"least": min(outcome.load, default=None), "most": max(outcome.load, default=None)},
         "refused": outcome.refused,

@@ -21,7 +21,7 @@ from controlplane.bench.incidents import Opened, opened
 from controlplane.bench.players import Players
 from controlplane.bench.report import Outcome, Return
 from controlplane.bench.script import Fleet
-from controlplane.bench.stack import Stack, allow_sockets, standing
+from controlplane.bench.stack import ONE_OF_EACH, Shape, Stack, allow_sockets, standing
 from controlplane.bench.tally import Counted, plus
 from controlplane.bench.watched import Use, cores, ended, grew, scrape, spent_ms, uses
 from controlplane.demo.driver import Driver
@@ -42,13 +42,13 @@ class RunError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """`fleet`, against a stack of our own with `webs` web processes and `sentinels`, or against `server` with
-    `join_token` (and `api_token`, "" for none). `kill_web`: time the return of all at the end. `generators` 0: as few
-    as will do. `look` is called with our own stack each `look_each_s` of the measured window, and at its end."""
+    """`fleet`, against a stack of our own of this `shape`, or against `server` with `join_token` (and `api_token`,
+    "" for none). `kill_web`: time the return of all at the end. `generators` 0: as few as will do. `look` is called
+    with our own stack each `look_each_s` of the measured window, and at its end; `judge` with it and what all agents
+    counted, once all that they had to say is stored."""
 
     fleet: Fleet
-    webs: int = 1
-    sentinels: int = 1
+    shape: Shape = ONE_OF_EACH
     server: str = ""
     join_token: str = ""
     api_token: str = ""
@@ -56,6 +56,7 @@ class Wanted:
     generators: int = 0
     look: Callable[[Stack], None] | None = None
     look_each_s: float = 60.0
+    judge: Callable[[Stack, Counted], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ def _target(wanted: Wanted, context: ExitStack, say: Say) -> _Target:
         metrics = {"web": f"{wanted.server}/metrics"}
         return _Target([wanted.server], [wanted.join_token], metrics, api, None)
     say("Starting PostgreSQL, Redis, the web processes, sentinel, worker and beat.")
-    stack = context.enter_context(standing(webs=wanted.webs, sentinels=wanted.sentinels, interval_s=fleet.interval_s))
+    stack = context.enter_context(standing(wanted.shape, interval_s=fleet.interval_s))
     tokens = stack.join_tokens(fleet.agents, USES_A_TOKEN)
     api = Driver(stack.servers[0], stack.api_token(), headers=BEHIND_TLS)
     return _Target(stack.servers, tokens, stack.metrics, api, stack)
@@ -193,6 +194,8 @@ class _Course:
             self._window = self._players.all_done(HOLD, ANSWER_S)
         time.sleep(SILENT_AFTER_HOLD_S)
         self._ended = scrape(self._target.metrics)
+        if self._wanted.judge is not None and self._target.stack is not None:
+            self._wanted.judge(self._target.stack, plus(self._window))
 
     def come_back(self) -> None:
         """Every web process dies; until everybody has a session again, or RETURN_S."""

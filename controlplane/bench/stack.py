@@ -20,7 +20,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from controlplane.config.guards import private_file
@@ -55,18 +55,35 @@ class StackError(RuntimeError):
     """It did not start; the text says why."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How many there are of each process. Of several sentinels each leads one shard."""
+
+    webs: int = 1
+    sentinels: int = 1
+    workers: int = 1
+    beats: int = 1
+
+    def names(self) -> tuple[str, ...]:
+        """Of all of them: the first is called as where it is alone."""
+        kinds = (("sentinel", self.sentinels), ("worker", self.workers), ("beat", self.beats))
+        others = (name if at == 1 else f"{name}-{at}" for name, of in kinds for at in range(1, of + 1))
+        return (*(f"web-{at}" for at in range(1, self.webs + 1)), *others)
+
+
+ONE_OF_EACH = Shape()
+
+
 class Stack:
     """Started by `standing`."""
 
-    def __init__(self, directory: Path, cluster: Cluster, *, webs: int, sentinels: int, interval_s: float) -> None:
-        self.directory, self._cluster = directory, cluster
+    def __init__(self, directory: Path, cluster: Cluster, shape: Shape, *, interval_s: float) -> None:
+        self.directory, self._cluster, self._shape = directory, cluster, shape
         self._redis_port, self._redis_password = free_port(HOST), secrets.token_urlsafe(16)
-        self._web_ports = [free_port(HOST) for _ in range(webs)]
+        self._web_ports = [free_port(HOST) for _ in range(shape.webs)]
         self.metrics: dict[str, str] = {}
         self.servers = [f"http://{HOST}:{port}" for port in self._web_ports]
-        self.webs = [f"web-{number}" for number in range(1, webs + 1)]
-        # With as many shards: each leads one.
-        self.sentinels = ["sentinel", *(f"sentinel-{number}" for number in range(2, sentinels + 1))]
+        self.names = shape.names()
         self.env = self._environment(cluster.url("holdfast"), interval_s)
         self.supervisor = Supervisor(
             env=self.env, logs=directory / "logs", requests=directory / "requests", node_state=lambda node: directory
@@ -86,13 +103,22 @@ class Stack:
         )
         # Of an option that is given twice Redis takes the last one.
         self.supervisor.start(replace(redis, argv=(*redis.argv, *KEPT_REDIS)))
-        for name, port in zip(self.webs, self._web_ports, strict=True):
+        for name, port in zip(self._named("web"), self._web_ports, strict=True):
             web = web_process(self._addresses(port))
             self.supervisor.start(replace(web, name=name, restart_delay_s=RESTART_S))
             self.metrics[name] = f"http://{HOST}:{port}/metrics"
-        sentinels = [replace(sentinel_process(), name=name) for name in self.sentinels]
-        for spec in (*sentinels, worker_process(WORKERS), beat_process(self.directory)):
-            self.supervisor.start(self._exporting(spec))
+        for name in self._named("sentinel"):
+            self.supervisor.start(self._exporting(replace(sentinel_process(), name=name)))
+        for name in self._named("worker"):
+            # The hosts' name is one: two of a name are one worker for the broker.
+            worker = worker_process(WORKERS)
+            self.supervisor.start(
+                self._exporting(replace(worker, name=name, argv=(*worker.argv, "--hostname", f"{name}@%h")))
+            )
+        for name in self._named("beat"):
+            own = self.directory / name
+            own.mkdir(mode=0o700)
+            self.supervisor.start(self._exporting(replace(beat_process(own), name=name)))
         self._keeper.start()
         self._wait_ready()
 
@@ -129,15 +155,17 @@ class Stack:
     def kill_webs(self) -> float:
         """SIGKILL to every web process; when, by the monotonic clock. They are started again as by systemd."""
         at_s = time.monotonic()
-        for name in self.webs:
+        for name in self._named("web"):
             self.supervisor.kill(name)
         return at_s
 
     def pids(self) -> Mapping[str, int]:
         """The first process of each service that runs."""
-        names = (*self.webs, *self.sentinels, "worker", "beat", "redis")
-        found = {name: pid for name in names if (pid := self.supervisor.pid(name)) is not None}
+        found = {name: pid for name in (*self.names, "redis") if (pid := self.supervisor.pid(name)) is not None}
         return {**found, "postgres": self._cluster.pid}
+
+    def _named(self, kind: str) -> list[str]:
+        return [name for name in self.names if name.partition("-")[0] == kind]
 
     def _addresses(self, web_port: int) -> Addresses:
         return Addresses(host=HOST, web_port=web_port, redis_port=self._redis_port, store_port=1)
@@ -150,7 +178,7 @@ class Stack:
 
     def _wait_ready(self) -> None:
         deadline_s = time.monotonic() + READY_TIMEOUT_S
-        for name, server in zip(self.webs, self.servers, strict=True):
+        for name, server in zip(self._named("web"), self.servers, strict=True):
             while not _answers(f"{server}/healthz"):
                 if time.monotonic() > deadline_s:
                     tail = (self.directory / "logs" / f"{name}.log").read_text(errors="replace")[-2000:]
@@ -175,7 +203,7 @@ class Stack:
             "METRICS_FROM": "127.0.0.0/8",
             "FRAME_INTERVAL_S": interval_s,
             "SAMPLE_INTERVAL_S": interval_s,
-            "SENTINEL_SHARDS": len(self.sentinels),
+            "SENTINEL_SHARDS": self._shape.sentinels,
             "LOG_LEVEL": "WARNING",
         }
         for path in (state, self.directory / "checkpoints"):
@@ -185,7 +213,7 @@ class Stack:
 
 
 @contextlib.contextmanager
-def standing(*, webs: int, sentinels: int = 1, interval_s: float) -> Iterator[Stack]:
+def standing(shape: Shape, *, interval_s: float) -> Iterator[Stack]:
     """Start it, and end it whatever happens. Its logs are kept where the block fails: they are all that says why.
     Raises StackError, MissingPostgres or MissingProgram."""
     if not (REPOSITORY / "manage.py").exists():
@@ -199,7 +227,7 @@ def standing(*, webs: int, sentinels: int = 1, interval_s: float) -> Iterator[St
             contextlib.chdir(REPOSITORY),
             private_cluster("holdfast", passwords=False, settings=AS_SHIPPED) as cluster,
         ):
-            stack = Stack(directory, cluster, webs=webs, sentinels=sentinels, interval_s=interval_s)
+            stack = Stack(directory, cluster, shape, interval_s=interval_s)
             try:
                 stack.start()
                 yield stack

@@ -62,21 +62,21 @@ def fleet(
         raise CliError(
             "--kill-web, --webs and --sentinels are of a stack that is started here: leave them out with --server"
         )
-    chosen: dict[str, Any] = {"webs": webs, "sentinels": sentinels, "kill_web": kill_web, "generators": generators}
+    chosen: dict[str, Any] = {"kill_web": kill_web, "generators": generators}
     if server:
         address = _address(server)
         chosen |= {"server": address, **_tokens(join_token_file, address)}
-    outcome = _measured(played, chosen)
+    outcome = _measured(played, chosen, {"webs": webs, "sentinels": sentinels})
     _tell(outcome, json_file)
 
 
-def _measured(played: Any, chosen: dict[str, Any]) -> "Outcome":
-    """Raises CliError."""
-    wanted, run, failures = _parts()
+def _measured(played: Any, chosen: dict[str, Any], numbers: dict[str, int]) -> "Outcome":
+    """`numbers`: of processes of each kind. Raises CliError."""
+    wanted, shape, run, failures = _parts()
     # A shell's background job begins with SIGINT ignored.
     before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        return run(wanted(fleet=played, **chosen), context.hint)  # type: ignore[no-any-return]
+        return run(wanted(fleet=played, shape=shape(**numbers), **chosen), context.hint)  # type: ignore[no-any-return]
     except failures as error:
         usage = type(error).__name__ == "ScriptInvalid"
         raise CliError(str(error), code=Exit.USAGE if usage else Exit.UNAVAILABLE) from error
@@ -85,19 +85,19 @@ def _measured(played: Any, chosen: dict[str, Any]) -> "Outcome":
             signal.signal(number, handler)
 
 
-def _parts() -> tuple[type["Wanted"], Any, tuple[type[Exception], ...]]:
+def _parts() -> tuple[type["Wanted"], Any, Any, tuple[type[Exception], ...]]:
     """The load test needs the server's and the agent's packages; the command line alone does not."""
     try:
         from controlplane.bench.players import GeneratorError
         from controlplane.bench.run import RunError, Wanted, run
         from controlplane.bench.script import ScriptInvalid
-        from controlplane.bench.stack import StackError
+        from controlplane.bench.stack import Shape, StackError
         from controlplane.demo.ports import MissingProgram
         from controlplane.demo.private_postgres import MissingPostgres
     except ImportError as error:
         fix = 'pip install "holdfast[server,agent]"'
         raise CliError(f"the server is not installed here: {error}", fix=fix) from error
-    return Wanted, run, (ScriptInvalid, RunError, GeneratorError, StackError, MissingProgram, MissingPostgres)
+    return Wanted, Shape, run, (ScriptInvalid, RunError, GeneratorError, StackError, MissingProgram, MissingPostgres)
 
 
 def _tell(outcome: "Outcome", json_file: Path | None) -> None:
