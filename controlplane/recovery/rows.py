@@ -57,6 +57,7 @@ class JobRows:
         self._replicas: dict[ReplicaKey, Replica] = {}
         self._ranks: dict[RankKey, Rank] = {}
         self._held: dict[str, list[facts.Rank]] = {}
+        self._stops: dict[str, list[StopRanks]] = {}
 
     @property
     def locked(self) -> Job:
@@ -149,8 +150,10 @@ class JobRows:
         return dict(asked.NEWEST_ON(job=self.locked.pk, node=node_id, attempt=attempt))
 
     def stops_under_way(self, node_id: str) -> Sequence[StopRanks]:
-        """As the rows say them."""
-        return list(selectors.stops_under_way(node_id))
+        """As the rows say them. Asked once: who stops more here has them at hand."""
+        if node_id not in self._stops:
+            self._stops[node_id] = list(selectors.stops_under_way(node_id))
+        return self._stops[node_id]
 
     def under_way(self, node_id: str) -> Sequence[Answered]:
         """By when they were ordered."""

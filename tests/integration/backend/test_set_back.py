@@ -15,6 +15,7 @@ from controlplane.protocol.frames import JobSeen, RankStatus
 from controlplane.protocol.launch import RankRef
 from controlplane.protocol.states import Phase, RankState, Section
 from controlplane.recovery import ingest
+from controlplane.recovery.hello import MAX_UNKNOWN
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime import keys
 from controlplane.runtime.models import Event, FrameCounter
@@ -104,6 +105,22 @@ def test_ranks_of_a_job_begun_after_the_backup_are_told_of_and_stopped_once_with
     told = Event.objects.filter(kind="node.unknown_ranks").get()
     assert "job_late" in told.sentence
     assert AuditEntry.objects.filter(action="node.unknown_ranks").count() == 1
+
+
+def test_a_node_that_lists_more_ranks_than_it_can_have_costs_the_others_no_more_than_its_devices_would() -> None:
+    fleet = make_fleet(1)
+    for turn in (1, 2):
+        ranks = tuple(alive(RankRef(f"job_{each % 3}", turn, each, turn, 0), each) for each in range(512))
+        back(fleet, "n1", JobSeen(job_id="job_0", attempt=1, epoch=1), ranks=ranks)
+        assert len(stops_of("n1")) == MAX_UNKNOWN, "the rest waits until these are over"
+        assert AuditEntry.objects.filter(action="node.unknown_ranks").count() == 1
+        assert Event.objects.count() < 3 * MAX_UNKNOWN
+    told = Event.objects.filter(kind="node.unknown_ranks").get()
+    assert "runs 64 replicas" in told.sentence and "448 more wait for their turn" in told.sentence
+    stops_of("n1")
+    Command.objects.filter(kind="stop_ranks").update(state="succeeded")
+    back(fleet, "n1", JobSeen(job_id="job_0", attempt=1, epoch=1), ranks=ranks[100:103])
+    assert len(stops_of("n1")) == MAX_UNKNOWN + 3, "their turn has come"
 
 
 @pytest.mark.parametrize("end", ["cancelled", "failed", "succeeded"])
