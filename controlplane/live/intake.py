@@ -19,7 +19,8 @@ WAIT_S = 3.0
 LEAST_WAITING, START_WAITING = 32, 256
 BACKLOG = 8
 """Where fewer wait, how many were opened says how many came, and not how many there could be."""
-WINDOW_S, LONGEST_WINDOW_S = 1.0, 5.0
+WINDOW_S, FEW_WINDOW_S, LONGEST_WINDOW_S = 1.0, 4.0, 5.0
+"""Of a few sessions alone a rate is taken after longer."""
 SHARE_OF_NEW = 0.5
 SOONEST_S = 0.5
 LATEST_S = 30.0
@@ -43,7 +44,7 @@ class Rate:
             return
         self._number += 1
         passed_s = now_s - self._since_s
-        if passed_s < WINDOW_S:
+        if passed_s < (WINDOW_S if self._number >= BACKLOG else FEW_WINDOW_S):
             return
         if passed_s <= LONGEST_WINDOW_S:
             # In a longer one the database was away, or we were.
@@ -102,6 +103,15 @@ class Intake:
             yield
         finally:
             self.waiting -= 1
+
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """Of one who is inside it is we that wait for a word: that is no sign of how much this process has to do."""
+        self.waiting -= 1
+        try:
+            yield
+        finally:
+            self.waiting += 1
 
     def opened(self, now_s: float) -> None:
         """Who is inside is welcome since this moment (monotonic seconds)."""

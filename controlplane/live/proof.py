@@ -114,7 +114,8 @@ class Entrance:
             return False
         admission = await self._ask(said, again=False)
         if admission.verdict == "prove_again":
-            repeated = await self._challenged(Place(self._address))
+            with self._process.intake.outside():
+                repeated = await self._challenged(Place(self._address))
             if repeated is None:
                 return False
             nonce, self._link.challenge = self._link.challenge, b""

@@ -110,6 +110,29 @@ def test_nobody_more_is_let_in_while_so_many_wait_and_who_leaves_makes_room() ->
     assert intake.waiting == 0
 
 
+def test_who_is_asked_for_another_proof_and_says_nothing_is_no_sign_of_a_slow_process() -> None:
+    intake = Intake()
+    with ExitStack() as silent:
+        for _ in range(20):
+            silent.enter_context(intake.inside())
+            silent.enter_context(intake.outside())
+        for at_s in (0.0, 1.1, 2.2):
+            with intake.inside():
+                intake.opened(at_s)
+        assert (intake.waiting, intake.rate.measured, intake.rate.per_s) == (0, False, SESSIONS_START_PER_S)
+    assert intake.waiting == 0
+
+
+def test_two_sessions_in_a_second_are_too_few_for_a_rate() -> None:
+    rate = Rate()
+    for at_s in (0.0, 0.6, 1.2):
+        rate.opened(at_s, waiting=BACKLOG)
+    assert (rate.measured, rate.per_s) == (False, SESSIONS_START_PER_S)
+    for at_s in (1.8, 2.4, 3.0, 3.6, 4.2):
+        rate.opened(at_s, waiting=BACKLOG)
+    assert (rate.measured, rate.per_s) == (True, LEAST_PER_S), "over four seconds they are enough"
+
+
 def test_agents_spread_their_return_by_what_all_processes_open() -> None:
     intake = Intake(rate=Rate(per_s=200.0), webs=2, fleet_nodes=4000)
     assert intake.return_s() == 10.0
