@@ -97,21 +97,30 @@ def _after(after_seq: int, job_id: str = "", node_id: str = "") -> QuerySet[Even
 
 
 def must_be_kept(since: int, job_id: str = "") -> None:
-    """Raises Problem (410) when events after `since` (of the job) are no longer all kept; 0 means
-    from the first that is."""
+    """Raises Problem (410) when events after `since` (of the job) are no longer all kept, or the log was set back
+    behind it; 0 means from the first that is."""
     if since > 0 and since + 1 < kept_from(job_id):
         raise Problem(Kind.GONE, "These events are no longer kept; read the lists again and watch from as_of_seq.")
+    if since > newest_seq():
+        raise Problem(
+            Kind.GONE,
+            "There is no such event yet: the database was set back. Read the lists again and watch from as_of_seq.",
+        )
 
 
 async def stream(since: int, job_id: str, reader: Standing, rights: Rights) -> AsyncIterator[bytes]:
     """Server-sent events from `since` on, until the reader leaves or may no longer read. What is told follows the
     reader's rights, which are `rights` as it begins. `id` is the sequence number; a comment each HEARTBEAT_S keeps
-    proxies from closing the line."""
+    proxies from closing the line; an event "resync" says that the log was set back, and from where it goes on."""
     yield f"retry: {RETRY_MS}\n\n".encode()
     quiet_s = 0.0
     async with watch().guarded(reader, Scope.READ) as watched:
         while not watched.ended.is_set():
-            rows = await sync_to_async(_read_fresh)(since, job_id, watched.rights or rights)
+            rows, newest = await sync_to_async(_read_fresh)(since, job_id, watched.rights or rights)
+            if newest < since:
+                since = newest
+                yield b"id: %d\nevent: resync\ndata: %s\n\n" % (since, msgspec.json.encode({"seq": since}))
+                continue
             for row in rows:
                 if watched.ended.is_set():
                     break
@@ -127,10 +136,12 @@ async def stream(since: int, job_id: str, reader: Standing, rights: Rights) -> A
         yield f": ended: {watched.reason}\n\n".encode()
 
 
-def _read_fresh(since: int, job_id: str, rights: Rights) -> list[dict[str, Any]]:
-    """Outside a request Django returns no connection by itself."""
+def _read_fresh(since: int, job_id: str, rights: Rights) -> tuple[list[dict[str, Any]], int]:
+    """What is new, and the newest there is of all, which is older than `since` once the log was set back. Outside a
+    request Django returns no connection by itself."""
     try:
         rows = events_seen(rights, _after(since, answered_id(rights, job_id)))
-        return list(seen(rights, [event_view(row) for row in rows[:BATCH]]))
+        found = list(seen(rights, [event_view(row) for row in rows[:BATCH]]))
+        return found, found[-1]["seq"] if found else newest_seq()
     finally:
         close_old_connections()

@@ -44,6 +44,15 @@ def left(job: Job) -> int:
     return Event.objects.filter(job_id=job.id).count()
 
 
+def test_who_asks_for_more_than_there_is_after_the_database_was_set_back_is_told_to_read_anew(caller: Any) -> None:
+    publish("job.note", "Before the backup.")
+    reader, newest = caller("read"), newest_seq()
+    assert reader.get(f"/events?after_seq={newest}").json()["items"] == [], "of the newest there is nothing after"
+    for path in (f"/events?after_seq={newest + 400}", f"/events/watch?since={newest + 400}"):
+        answer = reader.get(path)
+        assert (answer.status_code, "was set back" in answer.json()["detail"]) == (410, True), path
+
+
 def test_events_go_when_their_job_has_ended_long_ago_and_no_others() -> None:
     over, young, runs = (
         job_of(name, ended_days=days) for name, days in (("over", OLD_DAYS), ("young", RECENT_DAYS), ("runs", None))

@@ -11,6 +11,7 @@ from controlplane.access.rights import rights_of
 from controlplane.access.standing import Standing
 from controlplane.api import eventlog
 from controlplane.runtime.events import publish, unit_of_work
+from controlplane.sdk import sse
 from tests.integration.api.principals import by_token
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -50,4 +51,24 @@ async def test_a_stream_says_when_to_retry_numbers_its_events_and_keeps_the_line
     while (said := await following(stream)) == ": quiet\n\n":
         pass
     assert said.startswith("id: 4\n")
+    await stream.aclose()
+
+
+async def test_a_stream_that_is_open_as_the_log_is_set_back_says_so_and_goes_on_from_there(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eventlog, "POLL_S", 0.05)
+    ada = await sync_to_async(User.objects.create_user)("ada", password="correct horse battery")
+    who = await sync_to_async(by_token)(ada, "read")
+    rights = await sync_to_async(rights_of)(ada, who.token)
+    assert who.token is not None and rights is not None
+    await sync_to_async(happen)("one", "two")
+    stream = eventlog.stream(1000, "", Standing(kind="token", key=who.token.id, user_id=ada.pk), rights)
+    read, found = sse.Reader(1000), []
+    for line in ((await following(stream)) + (await following(stream))).split("\n"):
+        found.append(read.feed(line))
+    await sync_to_async(happen)("three")
+    for line in (await following(stream)).split("\n"):
+        found.append(read.feed(line))
+    assert [(event.kind, event.seq) for event in found if event is not None] == [("resync", 2), ("three", 3)]
     await stream.aclose()
