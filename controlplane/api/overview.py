@@ -1,9 +1,9 @@
 """The fleet on one page, and the control plane's own health."""
 
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
-from django.conf import settings
 from django.db import DatabaseError, connection
 from django.db.models import Q
 
@@ -13,8 +13,10 @@ from controlplane.fleet import selectors as fleet
 from controlplane.fleet.models import Node
 from controlplane.jobs import selectors as jobs
 from controlplane.jobs.models import Job
-from controlplane.jobs.several import goodput
-from controlplane.protocol.states import LIVE_INCIDENT, IncidentOutcome, IncidentState, JobState
+from controlplane.jobs.several import Goodput, goodput
+from controlplane.policies import selectors as policies
+from controlplane.policy.rules.registry import REMEDIAL, ceiling
+from controlplane.protocol.states import LIVE_INCIDENT, IncidentOutcome, IncidentState, JobState, Mode
 from controlplane.recovery import deadletter, health_gate
 from controlplane.recovery.incidents import need_attention
 from controlplane.recovery.models import Decision, Incident
@@ -33,7 +35,7 @@ def overview(rights: Rights) -> dict[str, Any]:
     """All of GET /overview, as whoever has these rights sees it."""
     seq, moment = newest_seq(), now()
     seen, of_seen = rights.only("project"), rights.only("job__project", none_too=True)
-    effective, estimated = _goodput(seen)
+    effective = _goodput(seen)
     incidents = Incident.objects.filter(of_seen).select_related("job", "node").order_by("-id")
     decisions = Decision.objects.filter(of_seen, routine=False).select_related("job").defer("snapshot", "job__spec")
     decisions = decisions.order_by("-id")
@@ -46,8 +48,9 @@ def overview(rights: Rights) -> dict[str, Any]:
         "open_incidents": incidents.exclude(state=IncidentState.RESOLVED).count(),
         "attention": attention(of_seen),
         "decisions_last_hour": decisions.filter(at__gte=moment - HOUR).count(),
-        "goodput_24h": effective,
-        "goodput_estimated": estimated,
+        "goodput_24h": effective.ratio,
+        "goodput_estimated": effective.estimated,
+        "goodput_unjudged": effective.unjudged,
         "recent_incidents": [incident_summary(row) for row in incidents[:RECENT]],
         "recent_decisions": decision_summaries(decisions[:RECENT]),
         "health": health(),
@@ -58,16 +61,17 @@ def overview(rights: Rights) -> dict[str, Any]:
 def attention(of_seen: Q) -> dict[str, Any]:
     """What is not over, and each lost job until somebody has acknowledged it."""
     rows = need_attention().filter(of_seen)
+    lost = rows.filter(outcome=IncidentOutcome.LOST, acknowledged_at=None).exclude(job=None)
     return {
         "live": rows.filter(state__in=LIVE_INCIDENT).count(),
-        "lost": rows.filter(outcome=IncidentOutcome.LOST, acknowledged_at=None).count(),
+        "lost": lost.order_by().values("job").distinct().count(),
         "hardware": rows.filter(needs_hardware=True).exclude(state=IncidentState.RESOLVED).count(),
         "incidents": [incident_summary(row) for row in rows[:RECENT]],
     }
 
 
-def _goodput(seen: Q) -> tuple[float | None, bool]:
-    """Effective training time of the jobs of the last 24 h, by their devices; whether it is estimated."""
+def _goodput(seen: Q) -> Goodput:
+    """Effective training time of the jobs of the last 24 h, by their devices."""
     since = now() - DAY
     recent = Q(finished_at=None) | Q(finished_at__gte=since)
     rows = Job.objects.filter(recent, seen).exclude(state=JobState.PENDING, attempts=None).iterator()
@@ -91,8 +95,17 @@ def health() -> dict[str, Any]:
         "outbox_oldest_s": oldest_s,
         "dead_letters": deadletter.waiting_count(),
         "metrics": beats.metrics_addresses(),
-        "mode": "demo" if settings.HOLDFAST_DEMO else "enforce",
+        **_automation(),
     }
+
+
+def _automation() -> dict[str, Any]:
+    """How far the fleet's policy lets its rules go; jobs and projects may narrow it."""
+    fleet_policy = policies.of_fleet()
+    modes = Counter(ceiling(fleet_policy, rule) for rule in REMEDIAL)
+    held = len(REMEDIAL) - modes[Mode.ENFORCE]
+    alike = next((mode for mode, rules in modes.items() if rules == len(REMEDIAL)), Mode.ENFORCE)
+    return {"mode": str(alike), "rules_held": held if alike is Mode.ENFORCE else 0}
 
 
 def _redis_detail(redis_ok: bool) -> str:

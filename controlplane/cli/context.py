@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from controlplane.cli.config import Config, load
-from controlplane.cli.output import Format, Screen, note
+from controlplane.cli.output import SERVER, Format, Screen, note
 
 if TYPE_CHECKING:
     from controlplane.sdk import Client
@@ -47,7 +47,7 @@ def client() -> Iterator["Client"]:
     # stamina tells of retries through whatever logger it finds, some of which write to stdout.
     stamina.instrumentation.set_on_retry_hooks([])
     settings = config()
-    with Client(settings.url, token=settings.token, timeout_s=STATE.timeout_s) as opened:
+    with Client(settings.url, token=settings.token, timeout_s=STATE.timeout_s, on_date=SERVER.note) as opened:
         yield opened
 
 

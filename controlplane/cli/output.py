@@ -15,7 +15,8 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import Any, TextIO
 
@@ -175,7 +176,31 @@ def percent(key: str) -> Callable[[Row], str]:
     return show
 
 
-def age(key: str, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Callable[[Row], str]:
+SAME_CLOCK = timedelta(seconds=2)
+
+
+class ServerClock:
+    """Instants are the server's: how old they are is told by its clock, and not by that of this machine."""
+
+    ahead = timedelta(0)
+
+    def note(self, date: str) -> None:
+        """`Date` of an answer, in whole seconds: within two of ours the clocks are taken for the same."""
+        try:
+            ahead = parsedate_to_datetime(date) - datetime.now(UTC)
+        except ValueError:
+            return
+        self.ahead = ahead if abs(ahead) > SAME_CLOCK else timedelta(0)
+
+    def now(self) -> datetime:
+        """As the server says it."""
+        return datetime.now(UTC) + self.ahead
+
+
+SERVER = ServerClock()
+
+
+def age(key: str, now: Callable[[], datetime] = SERVER.now) -> Callable[[Row], str]:
     """Time since an instant; what is none is shown as it came."""
 
     def show(row: Row) -> str:
@@ -201,9 +226,11 @@ def seconds(key: str) -> Callable[[Row], str]:
 
 
 def span(duration_s: float) -> str:
-    """4.2s, 3m10s, 5h12m, 3d4h."""
+    """4.2s, 3m10s, 5h12m, 3d4h; what lies ahead has a sign."""
+    if duration_s < 0:
+        return f"-{span(-duration_s)}"
     if duration_s < 10:
-        return f"{max(0.0, duration_s):.1f}s"
+        return f"{duration_s:.1f}s"
     whole = int(duration_s)
     for unit_s, unit, below_s, below in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
         if whole >= unit_s:

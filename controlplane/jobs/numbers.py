@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 import msgspec
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Case, Count, Q, QuerySet, When
 
 from controlplane.changes.assembly import measured
 from controlplane.jobs.models import Attempt, Job, JobPace, Replica, StepRecord
@@ -26,7 +26,11 @@ from controlplane.runtime.prepared import NUMBER, TEXT, Prepared, figures_of
 
 RECENT_STEPS = 20
 LOCAL_KIND = "local"
-"""Kind of a checkpoint on the nodes' own disks."""
+"""Kind of a checkpoint in the nodes' own memory or on their disks."""
+STORAGE_FIRST = (Case(When(kind=LOCAL_KIND, then=1), default=0), "-epoch")
+"""Of saves of one step, that which outlives the nodes."""
+Stored = tuple[int, datetime]
+"""Step and commit of a checkpoint in storage."""
 GOOD_CHECKPOINTS = tuple(sorted(TRUSTED))
 """May be resumed from."""
 COMMITTED_CHECKPOINTS = (*GOOD_CHECKPOINTS, CheckpointState.PRUNED)
@@ -67,10 +71,10 @@ _RECENT: Prepared[dict[str, Any]] = Prepared(
 )  # fmt: skip
 _NEWEST_SAVE: Prepared[tuple[int, str]] = Prepared(
     lambda job: _of_job("checkpoints", job).filter(state__in=GOOD_CHECKPOINTS)
-    .order_by("-step", "-epoch").values_list("step", "kind")[:1],
+    .order_by("-step", *STORAGE_FIRST).values_list("step", "kind")[:1],
     job=TEXT,
 )  # fmt: skip
-_IN_STORAGE: Prepared[datetime] = Prepared(lambda job: in_storage(_of_job("checkpoints", job)), job=TEXT)
+_IN_STORAGE: Prepared[Stored] = Prepared(lambda job: in_storage(_of_job("checkpoints", job)), job=TEXT)
 _OPEN_INCIDENT: Prepared[str] = Prepared(
     lambda job: _of_job("incidents", job).filter(state__in=LIVE_INCIDENT)
     .order_by("-opened_at", "-id").values_list("id", flat=True)[:1],
@@ -86,11 +90,12 @@ class JobNumbers:
     """Units in the names. `ettr`: kept steps x `undisturbed_step_s` over wall time since the first
     attempt (`policy.goodput.effective_ratio`); `ettr_basis`: what it rests on, or why there is none;
     `replicas_total`: of the newest attempt, which may have been placed with fewer than `replicas_asked` for;
-    `last_checkpoint_local`: it lies on the nodes' own disks alone and goes with them; `checkpoint_age_s`: of the
-    newest in storage (function of that name), None of a job that has ended; `wall`: all wall time since
-    then by what it was; `productivity`: speed of the newest steps, or of the one under way where that takes longer,
-    over the job's own best; `learned_step_s`: what decisions take a step to last, by which `work_at_risk_s` is counted
-    (`policy.prices`); `eta_s`: what the steps left take at the pace of the newest.
+    `last_checkpoint_local`: it lies with the nodes alone and goes with them; `stored_checkpoint_step`: of the newest
+    in storage, `checkpoint_age_s` its age (function of that name), both None of a job that has ended; `wall`: all wall
+    time since then by what it was; `productivity`: speed of the newest steps, or of the one under way where that takes
+    longer, over the job's own best; `learned_step_s`: what decisions take a step to last, by which `work_at_risk_s` is
+    counted (`policy.prices`), and `work_at_risk_stored_s`, which is lost where the nodes go too; `eta_s`: what the
+    steps left take at the pace of the newest.
     None: not measured yet; of an ended job's productivity that it has none; of `eta_s` also that no step is committed
     any more (`policy.pace.stands_still`)."""
 
@@ -107,9 +112,11 @@ class JobNumbers:
     replicas_asked: int
     last_checkpoint_step: int | None
     last_checkpoint_local: bool
+    stored_checkpoint_step: int | None
     checkpoint_age_s: float | None
     learned_step_s: float | None
     work_at_risk_s: float | None
+    work_at_risk_stored_s: float | None
     ettr: float | None
     ettr_basis: EttrBasis
     undisturbed_step_s: float | None
@@ -127,8 +134,8 @@ def spec_of(job: Job) -> JobSpec:
 class JobRows:
     """What the rows of a job say, of which its numbers are made; of many jobs `numbers_of_many` reads the same.
     `losses` and `times_s` of its newest steps, `calm_s` of those in which no membership changed, the newest first;
-    `saved`: step and kind of the newest checkpoint that may be resumed from; `in_storage`: when those in the job's
-    storage were committed; `contributing`: replicas of the newest attempt; `steps`: how the clock was set."""
+    `saved`: step and kind of the newest checkpoint that may be resumed from; `in_storage`: those in the job's
+    storage; `contributing`: replicas of the newest attempt; `steps`: how the clock was set."""
 
     first: Attempt | None
     newest: Attempt | None
@@ -138,7 +145,7 @@ class JobRows:
     times_s: Sequence[float | None]
     calm_s: Sequence[float | None]
     saved: tuple[int, str] | None
-    in_storage: Sequence[datetime]
+    in_storage: Sequence[Stored]
     attempts: int
     preempted: int
     evicted: int
@@ -184,6 +191,7 @@ def numbers_from(job: Job, rows: JobRows) -> JobNumbers:
     left = max(0, spec.training.steps - job.committed_step)
     still = pace is not None and stands_still(pace, open_s=_open_s(job, pace))
     running = job.state not in ENDED
+    stored_step = max((step for step, _ in rows.in_storage), default=None)
     resumed = rows.preempted - (newest is not None and newest.end_code == PREEMPTED)
     return JobNumbers(
         total_steps=spec.training.steps,
@@ -199,11 +207,11 @@ def numbers_from(job: Job, rows: JobRows) -> JobNumbers:
         replicas_asked=replica_count(spec),
         last_checkpoint_step=saved_step,
         last_checkpoint_local=saved_as == LOCAL_KIND,
+        stored_checkpoint_step=stored_step,
         checkpoint_age_s=checkpoint_age_s(rows.in_storage, rows.first, rows.steps) if running else None,
         learned_step_s=learned_s,
-        work_at_risk_s=work_at_risk_s(committed_step=job.committed_step, saved_step=saved_step, step_s=learned_s)
-        if running and learned_s is not None
-        else None,
+        work_at_risk_s=_at_risk_s(job, saved_step, learned_s),
+        work_at_risk_stored_s=_at_risk_s(job, stored_step, learned_s),
         ettr=effective_of(job, rows.first, rows.spent, undisturbed),
         ettr_basis=_basis(job, pace, undisturbed),
         undisturbed_step_s=undisturbed.step_s if undisturbed else None,
@@ -211,6 +219,12 @@ def numbers_from(job: Job, rows: JobRows) -> JobNumbers:
         productivity=productivity_of(job, pace),
         open_incident_id=rows.open_incident_id,
     )
+
+
+def _at_risk_s(job: Job, saved_step: int | None, step_s: float | None) -> float | None:
+    if step_s is None or job.state in ENDED:
+        return None
+    return work_at_risk_s(committed_step=job.committed_step, saved_step=saved_step, step_s=step_s)
 
 
 def productivity_of(job: Job, pace: Pace | None) -> float | None:
@@ -223,18 +237,18 @@ def _open_s(job: Job, pace: Pace) -> float:
     return (job.finished_at or now()).timestamp() - pace.at_s
 
 
-def in_storage(rows: QuerySet[Any]) -> QuerySet[Any, datetime]:
-    """When those checkpoints of `rows` were committed that the job's storage holds and that may be resumed from: one
-    on the nodes' own disks goes with them."""
+def in_storage(rows: QuerySet[Any]) -> QuerySet[Any, Stored]:
+    """Those checkpoints of `rows` that the job's storage holds and that may be resumed from: one with the nodes goes
+    with them."""
     good = rows.filter(state__in=GOOD_CHECKPOINTS).exclude(kind=LOCAL_KIND).exclude(committed_at=None)
-    return good.values_list("committed_at", flat=True)
+    return good.values_list("step", "committed_at")
 
 
-def checkpoint_age_s(committed: Iterable[datetime], first: Attempt | None, steps: list[ClockStep]) -> float | None:
-    """Seconds since the newest of these moments (of `in_storage`); of a job that has none since its first attempt
+def checkpoint_age_s(stored: Iterable[Stored], first: Attempt | None, steps: list[ClockStep]) -> float | None:
+    """Seconds since the newest of these was committed (`in_storage`); of a job that has none since its first attempt
     began, as all of that would be repeated. None before that. `steps`: of `windows.known`."""
     # The newest by the clock is not the newest once that was set back.
-    ages_s = [windows.age_s(at, steps) for at in committed]
+    ages_s = [windows.age_s(at, steps) for _, at in stored]
     return min(ages_s, default=windows.age_s(first.started_at, steps) if first is not None else None)
 
 

@@ -17,6 +17,7 @@ from controlplane.jobs.numbers import (
     ENDED,
     GOOD_CHECKPOINTS,
     RECENT_STEPS,
+    STORAGE_FIRST,
     JobNumbers,
     JobRows,
     as_kept,
@@ -104,8 +105,8 @@ def _grouped(rows: "QuerySet[Any]", by: str) -> dict[str, int]:
 
 def _stored(ids: Sequence[str]) -> dict[str, list[Any]]:
     checkpoints = Job._meta.get_field("checkpoints").related_model._default_manager.filter(job__in=ids)
-    rows = in_storage(checkpoints).order_by("job_id").values_list("job_id", "committed_at")
-    return {job_id: [at for _, at in each] for job_id, each in groupby(rows, key=lambda row: row[0])}
+    rows = in_storage(checkpoints).order_by("job_id").values_list("job_id", "step", "committed_at")
+    return {job_id: [(step, at) for _, step, at in each] for job_id, each in groupby(rows, key=lambda row: row[0])}
 
 
 def _with_newest(ids: Sequence[str]) -> "QuerySet[Any, dict[str, Any]]":
@@ -114,7 +115,7 @@ def _with_newest(ids: Sequence[str]) -> "QuerySet[Any, dict[str, Any]]":
     saves, incidents = (
         Job._meta.get_field(name).related_model._default_manager for name in ("checkpoints", "incidents")
     )
-    saved = saves.filter(job=OuterRef("pk"), state__in=GOOD_CHECKPOINTS).order_by("-step", "-epoch")
+    saved = saves.filter(job=OuterRef("pk"), state__in=GOOD_CHECKPOINTS).order_by("-step", *STORAGE_FIRST)
     opened = incidents.filter(job=OuterRef("pk"), state__in=LIVE_INCIDENT).order_by("-opened_at", "-id")
     calm = steps.filter(stall_s=0.0)
     return (

@@ -65,7 +65,7 @@ def job_summary(job: Job, *, numbers: JobNumbers | None = None, added: Json | No
         "epoch": job.epoch,
         "committed_step": job.committed_step,
         "total_steps": n.total_steps,
-        "progress": min(1.0, job.committed_step / n.total_steps) if n.total_steps else 0.0,
+        "progress": job.committed_step / n.total_steps if n.total_steps else 0.0,
         "step_time_s": n.step_time_s,
         "loss": n.loss,
         "eta_s": n.eta_s,
@@ -78,9 +78,11 @@ def job_summary(job: Job, *, numbers: JobNumbers | None = None, added: Json | No
         "replicas_asked": n.replicas_asked,
         "last_checkpoint_step": n.last_checkpoint_step,
         "last_checkpoint_local": n.last_checkpoint_local,
+        "stored_checkpoint_step": n.stored_checkpoint_step,
         "checkpoint_age_s": n.checkpoint_age_s,
         "learned_step_s": n.learned_step_s,
         "work_at_risk_s": n.work_at_risk_s,
+        "work_at_risk_stored_s": n.work_at_risk_stored_s,
         "ettr": n.ettr,
         "ettr_basis": n.ettr_basis,
         "undisturbed_step_s": n.undisturbed_step_s,
@@ -96,8 +98,8 @@ def job_summary(job: Job, *, numbers: JobNumbers | None = None, added: Json | No
 # Fields of a job summary that move without an event: pushed as pictures, polled slowly.
 VOLATILE_JOB_FIELDS = frozenset(
     {
-        "committed_step", "progress", "step_time_s", "loss", "eta_s", "checkpoint_age_s", "work_at_risk_s", "ettr",
-        "learned_step_s", "ettr_basis", "undisturbed_step_s", "productivity", "wall",
+        "committed_step", "progress", "step_time_s", "loss", "eta_s", "checkpoint_age_s", "work_at_risk_s",
+        "work_at_risk_stored_s", "ettr", "learned_step_s", "ettr_basis", "undisturbed_step_s", "productivity", "wall",
     }
 )  # fmt: skip
 

@@ -65,17 +65,31 @@ def _rates(jobs: Sequence[Job]) -> Iterator[JobRate]:
         yield JobRate(job=job, gpus=gpus, pace=pace, first=firsts.get(job.id), spent=spent, undisturbed=undisturbed)
 
 
-def goodput(jobs: Iterable[Job], *, since: datetime) -> tuple[float | None, bool]:
-    """The effective time of several jobs since a moment, each weighted by the devices of its full
-    strength (None when none of them has trained), and whether that of any is estimated."""
-    kept_s, all_s, estimated = 0.0, 0.0, False
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """`ratio` None: no job began, or none can be judged. `estimated`: that of any is. `unjudged` jobs have kept steps
+    whose undisturbed time is not known yet, and are not in the ratio."""
+
+    ratio: float | None
+    estimated: bool
+    unjudged: int
+
+
+def goodput(jobs: Iterable[Job], *, since: datetime) -> Goodput:
+    """The effective time of several jobs since a moment, each weighted by the devices of its full strength. One that
+    began and has kept no step yet counts with all its time."""
+    kept_s, all_s, estimated, unjudged = 0.0, 0.0, False, 0
     for rate in rates(jobs):
-        if rate.pace is None or rate.undisturbed is None or rate.first is None:
+        if rate.first is None:
             continue
         job = rate.job
         began = max(since.timestamp(), began_s(rate.first, rate.spent))
         kept = job.committed_step - rate.first.resume_step
-        kept_s += (kept - kept_by(rate.pace, began, kept=kept)) * rate.undisturbed.step_s * rate.gpus
+        if kept and (rate.pace is None or rate.undisturbed is None):
+            unjudged += 1
+            continue
+        if rate.pace is not None and rate.undisturbed is not None:
+            kept_s += (kept - kept_by(rate.pace, began, kept=kept)) * rate.undisturbed.step_s * rate.gpus
+            estimated = estimated or rate.undisturbed.estimated
         all_s += ((job.finished_at or now()).timestamp() - began) * rate.gpus
-        estimated = estimated or rate.undisturbed.estimated
-    return kept_s / all_s if all_s > 0 else None, estimated
+    return Goodput(kept_s / all_s if all_s > 0 else None, estimated, unjudged)

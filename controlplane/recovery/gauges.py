@@ -1,10 +1,9 @@
 """Gauges of the fleet that are read from rows: refreshed by each web process, as any of them is scraped."""
 
 from collections import defaultdict
-from datetime import datetime
 
 from django.conf import settings
-from django.db.models import Count
+from django.db.models import Count, Q
 from prometheus_client import Gauge
 
 from controlplane.changes.assembly.nodes import suspect_devices
@@ -14,12 +13,12 @@ from controlplane.fleet import selectors as fleet
 from controlplane.fleet.models import Node
 from controlplane.jobs import selectors as jobs
 from controlplane.jobs.models import Job
-from controlplane.jobs.numbers import ENDED, checkpoint_age_s, in_storage
+from controlplane.jobs.numbers import ENDED, Stored, checkpoint_age_s, in_storage
 from controlplane.jobs.several import AT_ONCE, JobRate, rates
 from controlplane.policies import selectors as policies
 from controlplane.policy.facts import correlated_failure_of
 from controlplane.policy.fleet import FleetSnapshot
-from controlplane.protocol.states import IncidentState
+from controlplane.protocol.states import IncidentState, JobState
 from controlplane.recovery import deadletter
 from controlplane.recovery.disruption import closings, recent_acts, suspicions
 from controlplane.recovery.disruption_models import Breaker
@@ -43,7 +42,9 @@ def refresh() -> None:
     metrics.OUTBOX_PENDING.set(pending)
     metrics.OUTBOX_OLDEST.set(oldest_s or 0.0)
     metrics.DEAD_LETTERS_WAITING.set(deadletter.waiting_count())
-    found = list(rates(Job.objects.exclude(state__in=ENDED)))
+    # A job that a person preempted saves nothing and commits nothing, and that is no alarm.
+    parked = Q(state=JobState.PREEMPTED) & ~Q(parked_by="")
+    found = list(rates(Job.objects.exclude(state__in=ENDED).exclude(parked)))
     replace(metrics.EFFECTIVE, {rate.job.id: rate.ettr for rate in found})
     replace(metrics.PRODUCTIVITY, {rate.job.id: rate.productivity for rate in found})
     replace(metrics.CHECKPOINT_AGE, checkpoint_ages_s(found))
@@ -84,11 +85,12 @@ def breaker() -> dict[str, float]:
 
 def checkpoint_ages_s(found: list[JobRate]) -> dict[str, float | None]:
     """By job, `jobs.numbers.checkpoint_age_s`; two queries for `AT_ONCE` jobs."""
-    steps, committed = windows.known(), defaultdict[str, list[datetime]](list)
+    steps, stored = windows.known(), defaultdict[str, list[Stored]](list)
     for some in batched([rate.job.id for rate in found], AT_ONCE):
-        for job_id, at in in_storage(Checkpoint.objects.filter(job__in=some)).values_list("job_id", "committed_at"):
-            committed[job_id].append(at)
-    return {rate.job.id: checkpoint_age_s(committed[rate.job.id], rate.first, steps) for rate in found}
+        rows = in_storage(Checkpoint.objects.filter(job__in=some)).values_list("job_id", "step", "committed_at")
+        for job_id, step, at in rows:
+            stored[job_id].append((step, at))
+    return {rate.job.id: checkpoint_age_s(stored[rate.job.id], rate.first, steps) for rate in found}
 
 
 def replace(gauge: Gauge, values: dict[str, float | None] | dict[str, int] | dict[str, float]) -> None:

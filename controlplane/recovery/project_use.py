@@ -32,6 +32,8 @@ def use_of_projects() -> Mapping[str, Use]:
     for project, number in load_queue.used().items():
         found[project].in_use_gpus = number
     for job in load_queue.waiting():
+        if job.held:
+            continue
         use = found[job.project]
         use.waiting_gpus += job.demand.devices + job.demand.spares
         use.waiting_jobs += 1

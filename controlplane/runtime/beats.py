@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import DatabaseError, close_old_connections
-from django.db.models import QuerySet
+from django.db.models import Max, QuerySet
 
 from controlplane.changes.due.sessions import WEB_STALE_S
 from controlplane.runtime import windows
@@ -33,7 +33,7 @@ _log = get(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeatView:
-    """`beat_age_s` None: no such process was ever seen."""
+    """`beat_age_s` None: no such process was ever seen, or its beat is dated ahead."""
 
     ok: bool
     detail: str
@@ -89,7 +89,9 @@ def view(role: str) -> BeatView:
     """Health of a role for people."""
     row = newest(role)
     if row is None:
-        return BeatView(ok=False, detail="never started", beat_age_s=None)
+        ahead = ProcessBeat.objects.filter(role=role).exists()
+        detail = "its last beat is ahead of the clock, which was set back" if ahead else "never started"
+        return BeatView(ok=False, detail=detail, beat_age_s=None)
     age = age_s(row.beat_at) or 0.0
     ok = age <= STALE_S
     return BeatView(ok=ok, detail=row.name if ok else f"{row.name} is silent", beat_age_s=age)
@@ -119,8 +121,17 @@ def _fresh(within_s: float) -> tuple[datetime, datetime]:
 
 
 def forget_old() -> int:
-    """Delete beats of processes long gone; returns how many."""
-    return ProcessBeat.objects.filter(beat_at__lt=ago(FORGET_S)).exclude(role="lease").delete()[0]
+    """Delete beats of processes long gone, but for the newest of each role, which says since when it has none;
+    returns how many."""
+    roles = ProcessBeat.objects.order_by().values_list("role").annotate(at=Max("beat_at"))
+    kept = [name for role, at in roles for name in _names(role=role, beat_at=at)]
+    return (
+        ProcessBeat.objects.filter(beat_at__lt=ago(FORGET_S)).exclude(role="lease").exclude(name__in=kept).delete()[0]
+    )
+
+
+def _names(**of: Any) -> list[str]:
+    return list(ProcessBeat.objects.filter(**of).values_list("name", flat=True)[:1])
 
 
 def lease_name(shard: int = 0, role: str = SENTINEL) -> str:

@@ -33,8 +33,9 @@ MAX_EVENTS_A_UNIT = 20_000
 # What a patch never carries: it moves without an event (pictures and polls bring it).
 VOLATILE_KEYS = frozenset(
     {
-        "live", "last_seen_age_s", "checkpoint_age_s", "work_at_risk_s", "eta_s", "ettr", "productivity",
-        "ettr_basis", "undisturbed_step_s", "learned_step_s", "agent_cpu_ratio", "agent_rss_bytes", "ranks_running",
+        "live", "last_seen_age_s", "checkpoint_age_s", "work_at_risk_s", "work_at_risk_stored_s", "eta_s", "ettr",
+        "productivity", "ettr_basis", "undisturbed_step_s", "learned_step_s", "agent_cpu_ratio", "agent_rss_bytes",
+        "ranks_running",
     }
 )  # fmt: skip
 _RAISE = f'UPDATE "{EventStream._meta.db_table}" SET "seq" = "seq" + %s WHERE "name" = %s RETURNING "seq"'  # noqa: S608

@@ -1,7 +1,7 @@
 """The synchronous client."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -36,7 +36,8 @@ class Client:
     """Speaks to one server. Thread-safe as httpx's client is; close it or use `with`.
 
     `timeout_s` bounds one request, `deadline_s` a call with its retries; `transport`
-    replaces the network (an in-process server, for instance).
+    replaces the network (an in-process server, for instance); `on_date` takes the `Date` of each answer, by which
+    the server's clock can be compared.
     """
 
     def __init__(
@@ -48,13 +49,14 @@ class Client:
         deadline_s: float = retry.DEADLINE_S,
         attempts: int = retry.ATTEMPTS,
         transport: httpx.BaseTransport | None = None,
+        on_date: Callable[[str], None] | None = None,
     ) -> None:
         headers = {"User-Agent": "holdfast-sdk"} | ({"Authorization": f"Bearer {token}"} if token else {})
         # No redirects: they would carry the token to another host.
         self._http = httpx.Client(
             base_url=url.rstrip("/") + API, headers=headers, timeout=timeout_s, transport=transport
         )
-        self._attempts, self._deadline_s = attempts, deadline_s
+        self._attempts, self._deadline_s, self._on_date = attempts, deadline_s, on_date
         group = (self.run, self._iterate, self.watch)
         self.jobs, self.nodes, self.incidents = Jobs(*group), Nodes(*group), Incidents(*group)
         self.decisions, self.tokens, self.demo = Decisions(*group), Tokens(*group), Demo(*group)
@@ -160,6 +162,8 @@ class Client:
                 response = self._http.request(
                     call.method, call.path, params=call.params, content=call.body, headers=call.headers()
                 )
+                if self._on_date is not None and "Date" in response.headers:
+                    self._on_date(response.headers["Date"])
                 return retry.raise_if_transient(response)
         raise AssertionError("unreachable: the loop returns or raises")
 

@@ -1,5 +1,6 @@
 """holdfast incident ... and holdfast decision ..."""
 
+from collections.abc import Iterable
 from itertools import islice
 from typing import Annotated, Any
 
@@ -7,6 +8,7 @@ import typer
 
 from controlplane.cli import columns, context, readings
 from controlplane.cli.context import BY_HAND, Output, Reason
+from controlplane.cli.exits import CliError, Exit
 from controlplane.cli.output import Format, emit_object, emit_rows, say, span
 
 incident = typer.Typer(no_args_is_help=True, help="What went wrong, and how it ended.")
@@ -18,6 +20,14 @@ NO_SERIES = 2
 """Points of a series that is not shown: as few as can be asked for."""
 
 
+def _at_most(found: Iterable[Any]) -> list[dict[str, Any]]:
+    """The first of them, and a word where there are more."""
+    rows = [context.plain(row) for row in islice(found, MANY + 1)]
+    if len(rows) > MANY:
+        context.hint(f"The newest {MANY} are shown; there are more, on the page and in the API.")
+    return rows[:MANY]
+
+
 @incident.command("ls")
 def list_incidents(
     state: Annotated[str | None, typer.Option(help="open, recovering, mitigated or resolved.")] = None,
@@ -25,7 +35,7 @@ def list_incidents(
 ) -> None:
     """List incidents, newest first."""
     with context.client() as client:
-        rows = [context.plain(row) for row in islice(client.incidents.list(state=state), MANY)]
+        rows = _at_most(client.incidents.list(state=state))
         emit_rows(rows, columns.INCIDENTS, output, context.screen(), name="id")
 
 
@@ -86,11 +96,13 @@ def list_decisions(
 ) -> None:
     """List decisions, newest first."""
     with context.client() as client:
+        if job is None and routine:
+            raise CliError("--routine is of one job: name it by --job", code=Exit.USAGE)
         if job is None:
             found = iter(client.overview().recent_decisions)
         else:
             found = client.jobs.decisions(job, routine=None if routine else False)
-        rows = [context.plain(row) for row in islice(found, MANY)]
+        rows = _at_most(found)
         emit_rows(rows, columns.DECISIONS, output, context.screen(), name="id")
 
 

@@ -292,6 +292,8 @@ def _job_account(
         for piece in _all(levels).pieces(max(since_s, job.created_s), last_s)
     )
     asked = wall_s * job.gpus
+    # Without a step's time nothing is productive: as long as no step was kept, that is the truth.
+    known = job.step_s is not None or not any(key.of == TimeClass.NOT_OBSERVED for key in whole)
     return JobAccount(
         job=job.id,
         gpus=job.gpus,
@@ -299,7 +301,7 @@ def _job_account(
         queued_gpu_s=queued,
         asked_gpu_s=asked,
         productive_gpu_s=productive,
-        ettr=productive / asked if asked and job.step_s is not None else None,
+        ettr=productive / asked if asked and known else None,
     )
 
 

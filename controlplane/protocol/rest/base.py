@@ -198,7 +198,8 @@ class Part(Answer, frozen=True, kw_only=True):
 class Health(Answer, frozen=True, kw_only=True):
     """The control plane's own state. `dead_letters`: events of agents that could not be applied
     and wait for a replay. `metrics`: host:port of each process that serves its figures for
-    Prometheus on a port of its own, by role."""
+    Prometheus on a port of its own, by role. `mode`: how far the fleet's policy lets its rules go by themselves
+    (observe, recommend, enforce), but for `rules_held`, which are held back further; jobs and projects narrow it."""
 
     database: Part
     redis: Part
@@ -209,5 +210,6 @@ class Health(Answer, frozen=True, kw_only=True):
     outbox_pending: int
     outbox_oldest_s: float | None
     mode: str
+    rules_held: int = 0
     dead_letters: int = 0
     metrics: dict[str, list[str]] = {}

@@ -226,8 +226,9 @@ class Attention(Answer, frozen=True, kw_only=True):
 
 
 class Overview(Answer, frozen=True, kw_only=True):
-    """The fleet on one page. `goodput_24h` None: nothing trained yet; `goodput_estimated`: of some job
-    in it the full strength was not seen yet. `breakers`: the open ones."""
+    """The fleet on one page. `goodput_24h` None: no job ran, or none can be judged yet; `goodput_estimated`: of some
+    job in it the full strength was not seen yet; `goodput_unjudged` jobs committed too few steps to be in it.
+    `breakers`: the open ones."""
 
     as_of_seq: int
     now: str
@@ -242,6 +243,7 @@ class Overview(Answer, frozen=True, kw_only=True):
     recent_decisions: list[Decision]
     health: Health
     goodput_estimated: bool = False
+    goodput_unjudged: int = 0
     breakers: list[Breaker] = []
 
 

@@ -36,12 +36,14 @@ class Wall(Answer, frozen=True, kw_only=True):
 class Job(Answer, frozen=True, kw_only=True):
     """A training job: what is wanted and where it stands. `not_heard`: its nodes that are not.
     `ettr_basis`: whether the effective time rests on full strength as it was seen, or why there is none.
-    `last_checkpoint_step`: of the newest that may be resumed from, `last_checkpoint_local`: on the nodes' disks alone.
+    `last_checkpoint_step`: of the newest that may be resumed from, `last_checkpoint_local`: with the nodes alone, in
+    their memory or on their disks; `stored_checkpoint_step`: of the newest in storage, null once the job has ended.
     `checkpoint_age_s`: since the newest good one in storage was committed; of a job without one since its first attempt
     began; null before that and once the job has ended. Prometheus has it as `holdfast_checkpoint_age_seconds`.
     `learned_step_s`: what decisions take a step to last, the mean of its newest 50 in which no membership changed.
     `work_at_risk_s`: training that is to be repeated if everything stops now, the steps since that
-    checkpoint, each of `learned_step_s`; decisions price it alike. Both null before 3 such steps.
+    checkpoint, each of `learned_step_s`; decisions price it alike. `work_at_risk_stored_s`: the same where the nodes go
+    too, since that in storage. All null before 3 such steps.
     `restarts`: attempts after the first, but for those that resumed the job after one of `preemptions`.
     `wall`: where its wall time went; null without an effective time, and of a job that trained before it was kept."""
 
@@ -78,6 +80,8 @@ class Job(Answer, frozen=True, kw_only=True):
     replicas_asked: int = 0
     ettr_basis: words.EttrBasis = "observed"
     last_checkpoint_local: bool = False
+    stored_checkpoint_step: int | None = None
+    work_at_risk_stored_s: float | None = None
     learned_step_s: float | None = None
     wall: Wall | None = None
     not_heard: list[NotHeard] = []

@@ -25,6 +25,11 @@ def job(db: None) -> Any:
 def test_a_lost_job_stays_on_the_overview_until_somebody_acknowledges_it(caller: Any, job: Any) -> None:
     Incident.objects.update(state="resolved", outcome="lost", certificate=None, phases=[])
     reader, operator = caller("read"), caller("operate")
+    other = Incident.objects.get()
+    other.pk = "inc_another"
+    other.save(force_insert=True)
+    assert reader.get("/overview").json()["attention"]["lost"] == 1, "of one job two incidents were open"
+    other.delete()
     (row,) = reader.get("/incidents").json()["items"]
     assert (row["outcome"], row["recovery_s"], row["certificate"]) == ("lost", None, None)
     attention = reader.get("/overview").json()["attention"]

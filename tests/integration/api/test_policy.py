@@ -9,6 +9,7 @@ from controlplane.access.project_models import Project
 from controlplane.jobs.models import Job
 from controlplane.policies import selectors
 from controlplane.policy.document import DEFAULT
+from controlplane.policy.rules.registry import REMEDIAL
 from controlplane.protocol import rest
 from tests.integration.api.conftest import SPEC, make_node
 from tests.integration.api.world import running_job
@@ -34,6 +35,16 @@ def lost(db: None, monkeypatch: pytest.MonkeyPatch) -> Job:
     return job_that_lost_a_rank()[1]
 
 
+def test_the_overview_says_how_far_the_fleets_policy_lets_automation_go(caller: Any) -> None:
+    reader = caller("read")
+    health = reader.get("/overview").json()["health"]
+    assert (health["mode"], health["rules_held"]) == ("enforce", 0)
+    held = "rule_modes:\n" + "".join(f"  {rule}: recommend\n" for rule in sorted(REMEDIAL))
+    assert caller("admin").post("/policy:put", body(held)).status_code == 201
+    health = reader.get("/overview").json()["health"]
+    assert (health["mode"], health["rules_held"]) == ("recommend", 0)
+
+
 def test_without_a_document_every_field_has_its_default_and_says_where_that_comes_from(caller: Any) -> None:
     row = caller("read").get("/policy").json()
     assert (row["number"], row["document"], row["version"]) == (0, {}, DEFAULT.version)
@@ -52,6 +63,8 @@ def test_a_change_is_in_force_at_once_and_is_stored_with_who_when_and_why(caller
     set_by = {field["name"]: field["set_by"] for field in row["fields"] if field["set_by"] != "default"}
     assert set_by == {"lease_s": "fleet", "max_acts": "fleet"}
     assert (row["modes"], row["xids"], row["number"]) == ({"straggler": "observe"}, {"63": "ignore"}, 1)
+    health = admin.get("/overview").json()["health"]
+    assert (health["mode"], health["rules_held"]) == ("enforce", 1)
     (version,) = admin.get("/policy/versions").json()["items"]
     assert (version["who"], version["reason"], version["parent"]) == ("user:ada (token admin)", "fewer at night", 0)
     assert version["text"] == row["text"] == TEXT

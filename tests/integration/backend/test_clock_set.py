@@ -21,7 +21,7 @@ from controlplane.recovery import clock_set, sweep
 from controlplane.recovery.models import Incident, KeptCheckpoint, MarkedLines, Recomputation, Request
 from controlplane.recovery.resumption_models import Resumption
 from controlplane.runtime import beats, clock, keys
-from controlplane.runtime.clock import after, now, now_s
+from controlplane.runtime.clock import after, ago, now, now_s
 from controlplane.runtime.models import ProcessBeat
 from controlplane.sentinel import leadership
 from controlplane.sentinel.leadership import LEASE_S, Leadership
@@ -156,7 +156,23 @@ def test_a_beat_from_the_future_is_no_sign_of_life() -> None:
     ProcessBeat.objects.create(name="worker:b", role="worker", pid=1, started_at=now(), beat_at=after(HOUR_S))
     assert beats.live_web() == set()
     assert not beats.view("worker").ok
+    assert beats.view("worker").detail == "its last beat is ahead of the clock, which was set back"
     assert list(beats.live("worker")) == []
+
+
+def test_what_beat_an_hour_ago_is_silent_and_did_start() -> None:
+    for name, age_s in (("old", 8 * HOUR_S), ("last", 2 * HOUR_S)):
+        ProcessBeat.objects.create(
+            name=f"sentinel:{name}", role="sentinel", pid=1, started_at=now(), beat_at=ago(age_s)
+        )
+    assert beats.forget_old() == 1, "the newest of a role stays"
+    view = beats.view("sentinel")
+    assert (view.ok, view.detail, view.beat_age_s) == (
+        False,
+        "sentinel:last is silent",
+        pytest.approx(2 * HOUR_S, abs=9),
+    )
+    assert beats.view("worker").detail == "never started"
 
 
 def test_the_lease_of_a_leader_that_died_before_the_clock_was_set_back_is_taken(

@@ -12,10 +12,11 @@ from controlplane.jobs.services import cancel_job
 from controlplane.protocol import frames
 from controlplane.protocol import spec as specs
 from controlplane.protocol.rank import CheckpointReport
-from controlplane.recovery import requests
+from controlplane.recovery import gauges, project_use, requests
 from controlplane.recovery.models import Decision, Incident, Request, Restart
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.recovery.selectors import waits_for
+from controlplane.runtime import metrics
 from controlplane.runtime.errors import Conflict
 from tests.integration.backend.builders import (
     Fleet,
@@ -97,6 +98,10 @@ def test_a_person_has_a_job_save_yield_its_devices_and_resume_where_it_stopped()
     assert Attempt.objects.get(job=job).state == "ended"
     assert not Rank.objects.filter(released_at=None).exists() and not Incident.objects.exists()
     assert (job_of(job).state, "holdfast job resume" in waits_for(job_of(job))) == ("preempted", True)
+    gauges.refresh()
+    exported = metrics.FLEET.get_sample_value("holdfast_checkpoint_age_seconds", {"job_id": job.id})
+    waits = project_use.use_of_projects()[job.project]
+    assert (exported, waits.waiting_jobs, waits.waiting_gpus) == (None, 0, 0), "a person's pause is no alarm, no demand"
     again = requests.resume(job_of(job), reason="demo is over", actor=ADA)
     reconcile_job(job.id)
     assert (job_of(job).state, fresh(again).state, job_of(job).parked_by) == ("resuming", "done", "")

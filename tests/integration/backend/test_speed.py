@@ -6,7 +6,8 @@ import pytest
 from django.db.models import F, Q
 
 from controlplane.api.overview import _goodput
-from controlplane.jobs.models import Job, RankSpeed
+from controlplane.jobs.models import Attempt, Job, JobPace, RankSpeed
+from controlplane.jobs.several import Goodput
 from controlplane.policy.signals.ranks import SlowRank
 from controlplane.protocol.states import JobState
 from controlplane.recovery import signals, speed
@@ -125,7 +126,25 @@ def test_a_job_that_trained_and_waits_for_devices_still_counts_in_the_fleets_goo
     job = run_job(fleet)
     for step in range(2, 16):
         commit_step(fleet, job, step, step_s=0.0001)  # longer than it takes here, and it would be no step's time
-    shown, _ = _goodput(Q())
+    shown = _goodput(Q()).ratio
     Job.objects.filter(pk=job.pk).update(state=JobState.PENDING)
     assert shown is not None
-    assert _goodput(Q())[0] == pytest.approx(shown, rel=0.2)
+    assert _goodput(Q()).ratio == pytest.approx(shown, rel=0.2)
+
+
+def test_a_job_that_began_and_kept_no_step_counts_with_all_its_time() -> None:
+    fleet = make_fleet(8)
+    trains = run_job(fleet, steps=0)
+    Job.objects.update(name="another")
+    idle = run_job(fleet, steps=0)
+    for step in range(16):
+        commit_step(fleet, trains, step, step_s=0.0001)
+    began = ago(1000.0)
+    Attempt.objects.update(started_at=began)
+    JobPace.objects.update(spent=None)
+    alone = _goodput(Q(pk=trains.pk)).ratio
+    assert alone is not None and _goodput(Q(pk=idle.pk)) == Goodput(0.0, estimated=False, unjudged=0)
+    assert _goodput(Q()).ratio == pytest.approx(alone / 2, rel=0.05)
+    Job.objects.filter(pk=idle.pk).update(committed_step=5)
+    found = _goodput(Q())
+    assert (found.ratio, found.unjudged) == (pytest.approx(alone, rel=0.05), 1), "how long its steps take is not known"

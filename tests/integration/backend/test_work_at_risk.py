@@ -8,6 +8,7 @@ import pytest
 from controlplane.cli.columns import JOBS
 from controlplane.jobs.models import Job, StepRecord
 from controlplane.jobs.numbers import numbers_of
+from controlplane.jobs.numbers_of_many import numbers_of_many
 from controlplane.jobs.present import job_summary
 from controlplane.policy.config import PolicyConfig
 from controlplane.policy.prices import times_of
@@ -55,6 +56,25 @@ def test_work_at_risk_is_the_time_of_the_steps_since_the_newest_good_checkpoint(
     assert at_risk_s(job) == pytest.approx((steps + 1) * took_s), "it is no good any more"
     Job.objects.filter(pk=job.pk).update(state="failed")
     assert at_risk_s(job) is None
+
+
+def test_what_is_lost_with_the_nodes_counts_from_the_newest_save_in_storage() -> None:
+    fleet = make_fleet()
+    job = run_job(fleet, steps=0)
+    for step in range(20):
+        commit_step(fleet, job, step)
+    for state, step in (("complete", 8), ("complete", 18)):
+        save(fleet, job, state, step)
+    job.checkpoints.filter(step=18).update(kind="local")
+    for found in (numbers_of(Job.objects.get(pk=job.pk)), numbers_of_many([Job.objects.get(pk=job.pk)])[job.pk]):
+        assert (found.last_checkpoint_step, found.last_checkpoint_local, found.stored_checkpoint_step) == (18, True, 8)
+        assert (found.work_at_risk_s, found.work_at_risk_stored_s) == (pytest.approx(0.1), pytest.approx(0.6))
+    job.checkpoints.filter(step=8).update(step=18, epoch=1)
+    for found in (numbers_of(Job.objects.get(pk=job.pk)), numbers_of_many([Job.objects.get(pk=job.pk)])[job.pk]):
+        assert (found.last_checkpoint_step, found.last_checkpoint_local) == (18, False), (
+            "of two, that which outlives them"
+        )
+        assert found.work_at_risk_s == found.work_at_risk_stored_s
 
 
 def uneven() -> tuple[Fleet, Job]:

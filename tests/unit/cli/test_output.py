@@ -4,13 +4,14 @@ import io
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 
 from controlplane.cli.columns import JOBS, NODES, REFUSED
 from controlplane.cli.exits import MEANINGS, Exit
 from controlplane.cli.main import EPILOG
-from controlplane.cli.output import Column, Format, Screen, age, emit_rows, number, percent, span, text
+from controlplane.cli.output import Column, Format, Screen, ServerClock, age, emit_rows, number, percent, span, text
 
 COLUMNS = (
     Column(title="NAME", show=text("name")),
@@ -72,7 +73,7 @@ def test_a_narrow_terminal_cuts_lines_and_marks_the_cut() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "shown_as"),
-    [(0.04, "0.0s"), (4.25, "4.2s"), (59.9, "59s"), (190, "3m10s"), (18720, "5h12m"), (273600, "3d4h"), (-5, "0.0s")],
+    [(0.04, "0.0s"), (4.25, "4.2s"), (59.9, "59s"), (190, "3m10s"), (18720, "5h12m"), (273600, "3d4h"), (-5, "-5.0s")],
 )
 def test_durations_for_people(seconds: float, shown_as: str) -> None:
     assert span(seconds) == shown_as
@@ -82,6 +83,28 @@ def test_missing_readings_are_never_zero() -> None:
     for show in (text("x"), number("x", 2), percent("x"), age("x")):
         assert show({"x": None}) == "-"
         assert show({}) == "-"
+
+
+def test_ages_are_told_by_the_servers_clock_where_it_differs() -> None:
+    clock = ServerClock()
+    assert abs(clock.now() - datetime.now(UTC)) < timedelta(seconds=1)
+    clock.note(format_datetime(datetime.now(UTC) + timedelta(minutes=5), usegmt=True))
+    assert clock.now() - datetime.now(UTC) > timedelta(minutes=4, seconds=50)
+    clock.note("no date at all")
+    assert clock.now() - datetime.now(UTC) > timedelta(minutes=4, seconds=50), "what is no date changes nothing"
+    clock.note(format_datetime(datetime.now(UTC), usegmt=True))
+    assert abs(clock.now() - datetime.now(UTC)) < timedelta(seconds=1)
+
+
+def test_a_job_is_done_once_every_step_is_and_one_without_a_checkpoint_says_so() -> None:
+    cell = {column.title: column.show for column in JOBS}
+    assert [cell["DONE"]({"progress": done}) for done in (0.9996, 1.0, 1.01)] == ["99.9%", "100.0%", "101.0%"]
+    row = {"checkpoint_age_s": 21600.0, "last_checkpoint_step": None}
+    assert cell["CHECKPOINT-AGE"](row) == "none (6h0m)"
+    assert cell["CHECKPOINT-AGE"](row | {"last_checkpoint_step": 0}) == "6h0m"
+    replicas = {"replicas_active": 0, "replicas_total": 3, "replicas_asked": 3}
+    assert cell["REPLICAS"](replicas | {"finished_at": None}) == "0/3"
+    assert cell["REPLICAS"](replicas | {"finished_at": "2026-01-01T00:00:00Z"}) == "3", "none is there any more"
 
 
 def test_ages_count_from_the_instant() -> None:

@@ -83,6 +83,11 @@ def test_steps_of_a_job_that_has_no_figure_yet_are_not_guessed_at():
     assert account(few, 0.0, 100.0).jobs[0].ettr is None
 
 
+def test_a_job_that_held_its_devices_and_kept_no_step_has_a_ratio_of_nothing():
+    never = world(run(0.0, 100.0, "recovery"), jobs=(job(step_s=None),))
+    assert account(never, 0.0, 100.0).jobs[0].ettr == 0.0
+
+
 def test_a_replica_that_left_holds_nothing_of_a_node_that_is_down():
     standings = tuple(
         Standing(node="node", from_s=from_s, until_s=until_s, devices=4, down=down, cause=Cause("incident", "inc"))
