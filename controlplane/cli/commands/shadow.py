@@ -100,9 +100,10 @@ def words(row: dict[str, Any]) -> list[str]:
     said.append(f"Of these {priced}, {score['unpriced']} without a price, {row['waiting']} still to come.")
     if score["incidents"]:
         word = "less" if score["change_gpu_s"] < 0 else "more"
+        over = f"{score['incidents']} incident{'' if score['incidents'] == 1 else 's'} that it answers otherwise"
         said.append(
-            f"Over {score['incidents']} incidents, which cost {score['live_gpu_s']:.0f} GPU-seconds, {whose} would have"
-            f" wasted {abs(score['change_gpu_s']):.0f} {word} (+/- {score['error_gpu_s']:.0f})."
+            f"Over {over}, {whose} would have wasted {abs(score['change_gpu_s']):.0f} GPU-seconds {word}"
+            f" (+/- {score['error_gpu_s']:.0f}); all that were compared cost {score['live_gpu_s']:.0f}."
         )
     if row["role"] == "candidate" and row["state"] == "running":
         said += [f"It may not be promoted: {reason}." for reason in row["below"]]

@@ -17,7 +17,8 @@ class ShadowBar(Answer, frozen=True, kw_only=True):
 class ShadowScore(Answer, frozen=True, kw_only=True):
     """Of the `decisions` that were compared over `days`, `differing` come out otherwise or rest on other thresholds:
     `continued` in the simulator, `expected` by their own prices, `unpriced`. `change_gpu_s`: what it would have wasted
-    more over so many `incidents`, known to `error_gpu_s` either way; they cost `live_gpu_s`, as far as that is known.
+    more over so many `incidents` that come out otherwise, known to `error_gpu_s` either way; all that were compared
+    cost `live_gpu_s`, as far as that is known.
     Of a watch the change is that of the policy before."""
 
     decisions: int

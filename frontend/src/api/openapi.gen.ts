@@ -3086,7 +3086,8 @@ export interface components {
          * Health
          * @description The control plane's own state. `dead_letters`: events of agents that could not be applied
          *         and wait for a replay. `metrics`: host:port of each process that serves its figures for
-         *         Prometheus on a port of its own, by role.
+         *         Prometheus on a port of its own, by role. `mode`: how far the fleet's policy lets its rules go by themselves
+         *         (observe, recommend, enforce), but for `rules_held`, which are held back further; jobs and projects narrow it.
          */
         Health: {
             agents_connected: number;
@@ -3102,6 +3103,8 @@ export interface components {
             outbox_oldest_s: number | null;
             outbox_pending: number;
             redis: components["schemas"]["Part"];
+            /** @default 0 */
+            rules_held: number;
             sentinel: components["schemas"]["Part"];
             worker: components["schemas"]["Part"];
         };
@@ -3271,12 +3274,14 @@ export interface components {
          * Job
          * @description A training job: what is wanted and where it stands. `not_heard`: its nodes that are not.
          *         `ettr_basis`: whether the effective time rests on full strength as it was seen, or why there is none.
-         *         `last_checkpoint_step`: of the newest that may be resumed from, `last_checkpoint_local`: on the nodes' disks alone.
+         *         `last_checkpoint_step`: of the newest that may be resumed from, `last_checkpoint_local`: with the nodes alone, in
+         *         their memory or on their disks; `stored_checkpoint_step`: of the newest in storage, null once the job has ended.
          *         `checkpoint_age_s`: since the newest good one in storage was committed; of a job without one since its first attempt
          *         began; null before that and once the job has ended. Prometheus has it as `holdfast_checkpoint_age_seconds`.
          *         `learned_step_s`: what decisions take a step to last, the mean of its newest 50 in which no membership changed.
          *         `work_at_risk_s`: training that is to be repeated if everything stops now, the steps since that
-         *         checkpoint, each of `learned_step_s`; decisions price it alike. Both null before 3 such steps.
+         *         checkpoint, each of `learned_step_s`; decisions price it alike. `work_at_risk_stored_s`: the same where the nodes go
+         *         too, since that in storage. All null before 3 such steps.
          *         `restarts`: attempts after the first, but for those that resumed the job after one of `preemptions`.
          *         `wall`: where its wall time went; null without an effective time, and of a job that trained before it was kept.
          */
@@ -3326,11 +3331,15 @@ export interface components {
             state_reason: string;
             state_since: string;
             step_time_s: number | null;
+            /** @default null */
+            stored_checkpoint_step: number | null;
             total_steps: number;
             undisturbed_step_s: number | null;
             /** @default null */
             wall: components["schemas"]["Wall"] | null;
             work_at_risk_s: number | null;
+            /** @default null */
+            work_at_risk_stored_s: number | null;
         };
         /**
          * JobDetail
@@ -3388,6 +3397,8 @@ export interface components {
             state_reason: string;
             state_since: string;
             step_time_s: number | null;
+            /** @default null */
+            stored_checkpoint_step: number | null;
             total_steps: number;
             undisturbed_step_s: number | null;
             /** @default [] */
@@ -3396,6 +3407,8 @@ export interface components {
             wall: components["schemas"]["Wall"] | null;
             why: string;
             work_at_risk_s: number | null;
+            /** @default null */
+            work_at_risk_stored_s: number | null;
         };
         /**
          * JobFilter
@@ -4267,8 +4280,9 @@ export interface components {
         };
         /**
          * Overview
-         * @description The fleet on one page. `goodput_24h` None: nothing trained yet; `goodput_estimated`: of some job
-         *         in it the full strength was not seen yet. `breakers`: the open ones.
+         * @description The fleet on one page. `goodput_24h` None: no job ran, or none can be judged yet; `goodput_estimated`: of some
+         *         job in it the full strength was not seen yet; `goodput_unjudged` jobs committed too few steps to be in it.
+         *         `breakers`: the open ones.
          */
         Overview: {
             as_of_seq: number;
@@ -4280,6 +4294,8 @@ export interface components {
             goodput_24h: number | null;
             /** @default false */
             goodput_estimated: boolean;
+            /** @default 0 */
+            goodput_unjudged: number;
             health: components["schemas"]["Health"];
             jobs: {
                 [key: string]: number;

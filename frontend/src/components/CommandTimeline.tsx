@@ -8,7 +8,11 @@ import { Empty, Time } from "../ui/basics";
 import { StateBadge } from "../ui/states";
 import { Scroll } from "../ui/Scroll";
 
-const seconds = (from: string | null, to: string | null): number | null => (from && to ? Math.max(0, (Date.parse(to) - Date.parse(from)) / 1000) : null);
+const seconds = (from: string | null, to: string | null): number | null => (from && to ? (Date.parse(to) - Date.parse(from)) / 1000 : null);
+/** Nothing more becomes of a command in these. */
+const OVER = new Set(["succeeded", "failed", "expired", "superseded"]);
+/** It was carried out, well or not: of the others that ended nothing was done. */
+const DONE = new Set(["succeeded", "failed"]);
 
 function detailText(detail: unknown): string {
   if (typeof detail === "string") return detail;
@@ -29,9 +33,9 @@ export function CommandTimeline({ commands }: { commands: Command[] }): ReactEle
               <td><Link to={paths.node(command.node_id)}>{command.node_name}</Link></td>
               <td><StateBadge kind="command" state={command.state} compact /></td>
               <td><Time at={command.created_at} /></td>
-              <Wait value={seconds(command.created_at, command.delivered_at)} />
-              <Wait value={seconds(command.created_at, command.acknowledged_at)} />
-              <Wait value={seconds(command.created_at, command.finished_at)} />
+              <Wait value={seconds(command.created_at, command.delivered_at)} over={OVER.has(command.state)} />
+              <Wait value={seconds(command.created_at, command.acknowledged_at)} over={OVER.has(command.state)} />
+              <Wait value={DONE.has(command.state) ? seconds(command.created_at, command.finished_at) : null} over={OVER.has(command.state)} />
               <td className="num">{command.deliveries}x</td>
               <td className="num">{command.epoch}</td>
             </tr>
@@ -42,6 +46,6 @@ export function CommandTimeline({ commands }: { commands: Command[] }): ReactEle
   );
 }
 
-function Wait({ value }: { value: number | null }): ReactElement {
-  return <td className="num">{value === null ? <span className="muted">not yet</span> : `+${duration(value)}`}</td>;
+function Wait({ value, over }: { value: number | null; over: boolean }): ReactElement {
+  return <td className="num">{value === null ? <span className="muted">{over ? "never" : "not yet"}</span> : `${value < 0 ? "" : "+"}${duration(value)}`}</td>;
 }

@@ -6,7 +6,7 @@ import * as queries from "../api/queries";
 import { useProjectOf } from "../api/project";
 import type { DecisionDetail } from "../api/types";
 import { duration, gpuSeconds, words } from "../lib/format";
-import { useNow } from "../lib/clock";
+import { byServer, useNow } from "../lib/clock";
 import { paths } from "../lib/paths";
 import { useRefresh } from "../live/hooks";
 import { ActButton, whyNot } from "../ui/ActButton";
@@ -58,7 +58,7 @@ function Waits({ decision }: { decision: DecisionDetail }): ReactElement {
     return <p className="muted">{done ? <>It was carried out: <Link to={paths.decision(done)}>see what became of it</Link>.</> : <>Nobody is asked any more: {why}.</>}</p>;
   }
   if (decision.acts_at) {
-    const left = Math.max(0, (Date.parse(decision.acts_at) - now) / 1000);
+    const left = (Date.parse(decision.acts_at) - byServer(now)) / 1000;
     return <p role="timer">{left > 0 ? <>It is carried out <b>in {duration(Math.ceil(left))}</b> unless somebody holds or rejects it, if it is still recommended then.</> : "Its time is over: the next look of the policy carries it out, if it is still recommended."}</p>;
   }
   const standing = decision.verdict && decision.verdict !== "approved" ? ` It is ${decision.verdict}.` : "";

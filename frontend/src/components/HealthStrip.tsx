@@ -16,6 +16,9 @@ function Part({ name, part }: { name: string; part: HealthPart }): ReactElement 
   );
 }
 
+/** How far the fleet's policy lets its rules go. */
+export const modeOf = ({ mode, rules_held }: Pick<Health, "mode" | "rules_held">): string => (rules_held > 0 ? `${mode}, ${rules_held} ${rules_held === 1 ? "rule" : "rules"} held back` : mode);
+
 export function HealthStrip({ health: snapshot }: { health: Health }): ReactElement {
   const health = useLive((state) => state.data.health) ?? snapshot;
   const allAgents = health.agents_connected >= health.agents_total;
@@ -38,7 +41,7 @@ export function HealthStrip({ health: snapshot }: { health: Health }): ReactElem
           <Icon name="alert" size={13} /> <b>Put aside</b> <span>{count(health.dead_letters)} event{health.dead_letters === 1 ? "" : "s"}</span>
         </li>
       ) : null}
-      <li className="health-part tone-info" title="How far automation may go"><Icon name="shield" size={13} /> <b>Mode</b> <span>{health.mode}</span></li>
+      <li className="health-part tone-info" title="How far the fleet's policy lets its rules act by themselves; jobs and projects may narrow it"><Icon name="shield" size={13} /> <b>Mode</b> <span>{modeOf(health)}</span></li>
     </ul>
   );
 }

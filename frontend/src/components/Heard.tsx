@@ -4,7 +4,7 @@ import { Link } from "react-router";
 import type { NotHeard } from "../api/types";
 import type { Node } from "../api/types";
 import { duration } from "../lib/format";
-import { useNow } from "../lib/clock";
+import { byServer, useNow } from "../lib/clock";
 import { type Heard as Hearing, ranksOf, silentFor } from "../lib/heard";
 import { paths } from "../lib/paths";
 import { useHeard } from "../live/hooks";
@@ -23,7 +23,7 @@ export function Heard({ node, heard }: { node: Pick<Node, "connected">; heard: H
 
 /** A job's silent nodes in one line of a list: the first by name, and how many more. */
 export function SilentOf({ silent }: { silent: NotHeard[] }): ReactElement | null {
-  const now = useNow();
+  const now = byServer(useNow());
   const first = silent[0];
   if (!first) return null;
   const all = silent.map((item) => `${item.node_name} is not heard for ${duration(silentFor(item, now))}: ${ranksOf(item)}`).join("; ");

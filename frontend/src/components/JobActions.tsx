@@ -8,8 +8,11 @@ import { ConfirmDialog } from "../ui/dialog";
 
 export type JobAct = { kind: "cancel" | "checkpoint" | "preempt" | "resume" } | { kind: "evict"; replica: Replica };
 
-const ranksOf = (job: JobDetail): number =>
-  job.layout ? ranksPerReplica(job.layout) * job.replicas_active : 0;
+/** Those of the replicas that contribute; others of the attempt start, catch up or stand by, and have processes too. */
+function ranksOf(job: JobDetail): string {
+  const ranks = job.layout ? ranksPerReplica(job.layout) * job.replicas_total : 0;
+  return `${job.replicas_active === job.replicas_total ? "" : "up to "}${count(ranks)}`;
+}
 
 type JobRequest = Extract<Writable, `/jobs/{job_id}:${"cancel" | "checkpoint" | "preempt" | "resume" | "evict-replica"}`>;
 
@@ -24,7 +27,7 @@ export function JobActions({ job, act, onClose }: { job: JobDetail; act: JobAct;
         <ConfirmDialog
           title={`Cancel ${job.name}`} confirmLabel="Cancel the job" danger typeToConfirm={job.name} onClose={onClose}
           onConfirm={(reason) => sendRequest("/jobs/{job_id}:cancel", job, { reason })}
-          blastRadius={<>Stops <b>{count(ranksOf(job))} ranks</b> of {job.replicas_active} replicas for good and frees their devices. Its ranks have their grace period to save in; where they cannot, work since step {count(job.last_checkpoint_step ?? 0)} ({duration(job.work_at_risk_s)}) is lost.</>}
+          blastRadius={<>Stops <b>{ranksOf(job)} ranks</b> for good and frees their devices. Its ranks have their grace period to save in; where they cannot, work since step {count(job.stored_checkpoint_step ?? 0)} ({duration(job.work_at_risk_stored_s)}) is lost.</>}
         />
       );
     case "checkpoint":
@@ -32,7 +35,7 @@ export function JobActions({ job, act, onClose }: { job: JobDetail; act: JobAct;
         <ConfirmDialog
           title="Checkpoint now" confirmLabel="Save at the next step" onClose={onClose}
           onConfirm={(reason) => sendRequest("/jobs/{job_id}:checkpoint", job, { reason })}
-          blastRadius={<>All <b>{count(ranksOf(job))} ranks</b> save at the next step boundary. Training stands still for as long as a save blocks; nothing is stopped.</>}
+          blastRadius={<>All <b>{ranksOf(job)} ranks</b> save at the next step boundary. Training stands still for as long as a save blocks; nothing is stopped.</>}
         />
       );
     case "preempt":
@@ -40,7 +43,7 @@ export function JobActions({ job, act, onClose }: { job: JobDetail; act: JobAct;
         <ConfirmDialog
           title={`Preempt ${job.name}`} confirmLabel="Save and yield the devices" danger onClose={onClose}
           onConfirm={(reason) => sendRequest("/jobs/{job_id}:preempt", job, { reason })}
-          blastRadius={<>All <b>{count(ranksOf(job))} ranks</b> save, then end and free their devices. Where no save is committed within their grace, work since step {count(job.last_checkpoint_step ?? 0)} ({duration(job.work_at_risk_s)}) is lost. The job waits until somebody resumes it; the restart budget pays for none of it.</>}
+          blastRadius={<>All <b>{ranksOf(job)} ranks</b> save, then end and free their devices. Where no save is committed within their grace, work since step {count(job.stored_checkpoint_step ?? 0)} ({duration(job.work_at_risk_stored_s)}) is lost. The job waits until somebody resumes it; the restart budget pays for none of it.</>}
         />
       );
     case "resume":

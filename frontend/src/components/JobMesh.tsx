@@ -24,7 +24,7 @@ const TOKENS: Record<Exclude<RankClass, `heat-${number}`>, string> = {
   silent: "--bad-solid", heard: "--heat-2",
 };
 const WORDS: Record<MeshShow, [Exclude<RankClass, `heat-${number}`>, string][]> = {
-  state: [["training", "at work"], ["waiting", "waits for others"], ["starting", "starting"], ["saving", "saving"], ["hung", "hung"], ["ended", "ended"]],
+  state: [["training", "at work"], ["waiting", "waits for others"], ["starting", "starting"], ["saving", "saving"], ["hung", "hung"], ["none", "not reported"], ["ended", "ended"]],
   "step time": [["none", "not measured yet"], ["ended", "ended"]],
   heartbeat: [["heard", "heard"], ["late", "late"], ["silent", "silent"], ["none", "not reported"], ["ended", "ended"]],
 };

@@ -94,15 +94,17 @@ function RankRow({ jobId, rank: snapshot, leastStep, asOfSeq, onLogs }: { jobId:
       <td>{alive && now ? <><span className="nowrap">{words(now.section)}</span> <span className="muted nowrap">{words(now.phase)} {duration(now.phase_age_s)}</span></> : <span className="muted">-</span>}</td>
       <td className="num">{now ? count(rankStep(now.step, leastStep)) : alive ? <span className="missing">{MISSING}</span> : <span className="muted">-</span>}</td>
       <td className={`num ${beat.className}`} title={beat.title || undefined}>{!alive ? <span className="muted">ended</span> : heard.ageS === null ? <span className="missing">{MISSING}</span> : duration(heard.ageS)}</td>
-      <td className="num">{alive && speed ? <span className={speed.straggler ? "text-warn" : ""} title={speedTitle(speed)}>{percent(slowest(speed))}{speed.straggler ? ` slow ${speed.cause}` : ""}</span> : <span className="muted" title={MISSING}>-</span>}</td>
+      <td className="num">{alive && speed ? <span className={speed.straggler ? "text-warn" : ""} title={speedTitle(speed)}>{slowest(speed) === null ? <span className="muted">no score yet</span> : percent(slowest(speed))}{speed.straggler ? ` slow ${speed.cause}` : ""}</span> : <span className="muted" title={MISSING}>-</span>}</td>
       <td><Link className="nowrap" to={paths.node(rank.node_id)}>{rank.node_name}</Link> <span className="muted nowrap">gpu {rank.device_index}</span></td>
       <td className="nowrap">{rank.pid ?? <span className="muted">-</span>} <button type="button" className="link" onClick={() => onLogs(rank)} aria-label={`Log of rank ${rank.rank} of replica ${rank.replica}`}>log</button></td>
     </tr>
   );
 }
 
-function slowest(speed: RankSpeed): number {
-  return Math.min(speed.relative ?? 1, speed.individual ?? 1);
+/** Null before it was scored. */
+export function slowest(speed: Pick<RankSpeed, "relative" | "individual">): number | null {
+  const scores = [speed.relative, speed.individual].filter((score): score is number => score !== null);
+  return scores.length > 0 ? Math.min(...scores) : null;
 }
 
 function speedTitle(speed: RankSpeed): string {

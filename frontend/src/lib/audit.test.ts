@@ -14,6 +14,10 @@ describe("the audit log", () => {
     expect(chainOf(state)).toEqual({ tone: "ok", text: "Verified up to row 40 at", more: "; 3 rows were sealed since." });
     expect(chainOf({ ...state, newest_seq: 40 }).more).toBe("; no row was sealed since.");
   });
+  it("is not whole once rows that were verified are gone", () => {
+    expect(chainOf({ ...state, newest_seq: 32 })).toEqual({ tone: "bad", text: "Verified up to row 40 at", more: "; rows 33 to 40 are gone since." });
+    expect(chainOf({ ...state, newest_seq: null }).tone).toBe("bad");
+  });
   it("is never shown as whole where it was not verified or is not", () => {
     expect(chainOf({ ...state, verified: false, whole: null, seq: null }).tone).toBe("warn");
     const broken = chainOf({ ...state, whole: false, broken: 1, first_fault: "edited: seq 3 (id 3): x" });

@@ -41,6 +41,8 @@ export interface Chain {
 export function chainOf(state: AuditState): Chain {
   if (!state.verified || state.seq === null) return { tone: "warn", text: "Nobody has verified this log yet. An operator does each day (manage.py verify_audit).", more: "" };
   if (state.whole !== true) return { tone: "bad", text: `Not whole: ${count(state.broken)} ${state.broken === 1 ? "fault" : "faults"} up to row ${count(state.seq)}, found at`, more: `. The first: ${state.first_fault}.` };
-  const since = Math.max(0, (state.newest_seq ?? 0) - state.seq);
+  const newest = state.newest_seq ?? 0;
+  if (newest < state.seq) return { tone: "bad", text: `Verified up to row ${count(state.seq)} at`, more: `; rows ${count(newest + 1)} to ${count(state.seq)} are gone since.` };
+  const since = newest - state.seq;
   return { tone: "ok", text: `Verified up to row ${count(state.seq)} at`, more: since === 0 ? "; no row was sealed since." : `; ${count(since)} ${since === 1 ? "row was" : "rows were"} sealed since.` };
 }

@@ -17,6 +17,10 @@ export function percent(ratio: Num, digits = 0): string {
   return missing(ratio) ? MISSING : `${(ratio * 100).toFixed(digits)} %`;
 }
 
+/** How far something is: all of it only once it is. */
+export const progress = (ratio: Num, digits = 1): string =>
+  missing(ratio) || ratio >= 1 ? percent(ratio, digits) : percent(Math.floor(ratio * 100 * 10 ** digits) / (100 * 10 ** digits), digits);
+
 /** 0.0042 -> "4 ms", 0.31 -> "310 ms", 4.25 -> "4.3 s", 75 -> "1 m 15 s", 7265 -> "2 h 1 m", 200000 -> "2 d 7 h". */
 export function duration(seconds: Num): string {
   if (missing(seconds)) return MISSING;

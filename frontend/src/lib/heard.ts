@@ -9,13 +9,18 @@ export const SILENT_S = 2;
 export const NODE_SILENT_S = 5;
 /** Readings are pushed each second; a longer pause is the link's, not the machine's. */
 const PUSH_S = 3;
+/** The server's clock is known to about a second (`byServer`). */
+const CLOCK_S = 2;
 
 /** What its silence means to the ranks on a node, in words. */
 export const ranksOf = (silent: Pick<NotHeard, "commits" | "left_out">): string =>
   silent.left_out ? "left out for now" : silent.commits ? "still commits" : "no step since";
 
-/** Seconds since a node's last word. */
-export const silentFor = (silent: Pick<NotHeard, "since">, nowMs: number): number => Math.max(0, Math.floor((nowMs - Date.parse(silent.since)) / 1000));
+/** Seconds since a node's last word; `nowMs` by the server's clock, as its `since` is. */
+export function silentFor(silent: Pick<NotHeard, "since">, nowMs: number): number {
+  const seconds = Math.floor((nowMs - Date.parse(silent.since)) / 1000);
+  return seconds < 0 && seconds >= -CLOCK_S ? 0 : seconds;
+}
 
 export type Hearing = "ok" | "warn" | "bad" | "stale";
 

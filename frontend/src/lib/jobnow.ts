@@ -8,6 +8,9 @@ import { median } from "./median";
 const RECENT_STEPS = 20;
 export const ENDED_STATES: ReadonlySet<string> = new Set(["succeeded", "failed", "cancelled"]);
 
+/** The newest attempt was placed with fewer replicas than the job asked for. */
+export const fewer = (job: Pick<Job, "replicas_asked" | "replicas_total">): boolean => job.replicas_asked > job.replicas_total;
+
 /** How many steps are committed once this one is: a step's own number counts from 0. */
 export const doneWith = (step: Step): number => step.step + 1;
 
@@ -29,12 +32,13 @@ export function jobNow<T extends Job>(job: T, steps: readonly Step[], ageS: numb
     ...aged,
     attempt: last.attempt,
     committed_step: done,
-    progress: job.total_steps > 0 ? Math.min(1, done / job.total_steps) : job.progress,
+    progress: job.total_steps > 0 ? done / job.total_steps : job.progress,
     loss: recent.findLast((step) => step.loss !== null)?.loss ?? job.loss,
     step_time_s: stepTimeS,
     /* Null from the server: no step is committed any more. It stays so until there is one that it had not seen. */
     eta_s: stepTimeS === null || (job.eta_s === null && job.step_time_s !== null && done <= job.committed_step) ? job.eta_s : Math.max(0, job.total_steps - done) * stepTimeS,
     /* By what the server takes a step to last, as its decisions do. */
     work_at_risk_s: job.learned_step_s === null ? job.work_at_risk_s : atRisk * job.learned_step_s,
+    work_at_risk_stored_s: job.learned_step_s === null ? job.work_at_risk_stored_s : Math.max(0, done - (job.stored_checkpoint_step ?? 0)) * job.learned_step_s,
   };
 }

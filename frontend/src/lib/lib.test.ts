@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { Device, IncidentDetail, Replica, Step } from "../api/types";
 import { alignSeries } from "./align";
-import { bytes, count, duration, fixed, gpuSeconds, MISSING, percent, quantity, scalar } from "./format";
+import { bytes, count, duration, fixed, gpuSeconds, MISSING, percent, progress, quantity, scalar } from "./format";
 import { cellOf, hashStep } from "./heat";
 import { layoutParts, ranksPerReplica } from "./layout";
 import { place, spansOf, ticks } from "./lifeline";
@@ -23,6 +23,12 @@ describe("missing values", () => {
 
   it("and a real zero is", () => {
     expect([count(0), duration(0), percent(0), scalar(0)]).toEqual(["0", "0 s", "0 %", "0"]);
+  });
+});
+
+describe("progress", () => {
+  it("is all of it only once it is, and is not cut where it is more", () => {
+    expect([progress(0.9996), progress(1), progress(1.01), progress(null)]).toEqual(["99.9 %", "100.0 %", "101.0 %", MISSING]);
   });
 });
 

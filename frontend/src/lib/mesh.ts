@@ -122,10 +122,13 @@ const OF_STATE: Record<string, RankClass> = { exited: "ended", hung: "hung", lau
 /** Phases in which a rank waits for others. */
 const WAITS = new Set(["parked", "exchange", "view_change"]);
 
+/** Null: no live state of it is known. */
+const ofPhase = (phase: string | null): RankClass => (phase === null ? "none" : WAITS.has(phase) ? "waiting" : "training");
+
 export function classOf(columns: MeshColumns, i: number, show: MeshShow, medians: Map<number, number>): RankClass {
   const state = wordAt(columns.state, i) ?? "";
   if (state === "exited") return "ended";
-  if (show === "state") return OF_STATE[state] ?? (WAITS.has(wordAt(columns.phase, i) ?? "") ? "waiting" : "training");
+  if (show === "state") return OF_STATE[state] ?? ofPhase(wordAt(columns.phase, i));
   if (show === "heartbeat") {
     const age = columns.heartbeat_age_s[i] ?? null;
     return age === null ? "none" : age > SILENT_S ? "silent" : age > LATE_S ? "late" : "heard";

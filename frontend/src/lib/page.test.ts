@@ -23,7 +23,7 @@ afterEach(() => {
 const step = (n: number, over: Partial<Step> = {}): Step => ({ attempt: 1, step: n, epoch: 1, at: "2026-01-01T00:00:00Z", loss: 5 - n / 1000, grad_norm: null, step_time_s: 2, exchange_s: null, stall_s: 0, tokens: 1, contributors: 2, samples_exact: true, hashes_equal: true, ...over });
 const job = (over: Partial<Job> = {}): Job => ({
   id: "job_1", name: "j", project: "p", owner: "o", state: "running", state_reason: "", state_since: "", priority: 0, epoch: 1, committed_step: 406, total_steps: 1000, progress: 0.406, step_time_s: 9, loss: 1.893,
-  eta_s: 1, attempt: 1, restarts: 0, preemptions: 0, evictions: 0, replicas_active: 2, replicas_total: 2, replicas_asked: 2, last_checkpoint_step: 400, learned_step_s: 3, checkpoint_age_s: 12, last_checkpoint_local: false, work_at_risk_s: 54, ettr: 1, ettr_basis: "observed", undisturbed_step_s: null, productivity: null, open_incident_id: null, created_at: "", finished_at: null, not_heard: [], capabilities: {}, wall: null, ...over,
+  eta_s: 1, attempt: 1, restarts: 0, preemptions: 0, evictions: 0, replicas_active: 2, replicas_total: 2, replicas_asked: 2, last_checkpoint_step: 400, learned_step_s: 3, checkpoint_age_s: 12, last_checkpoint_local: false, stored_checkpoint_step: 400, work_at_risk_s: 54, work_at_risk_stored_s: 54, ettr: 1, ettr_basis: "observed", undisturbed_step_s: null, productivity: null, open_incident_id: null, created_at: "", finished_at: null, not_heard: [], capabilities: {}, wall: null, ...over,
 });
 
 describe("the effective time in words", () => {
@@ -51,6 +51,7 @@ describe("one step everywhere", () => {
     expect([now.committed_step, now.progress, now.loss]).toEqual([425, 0.425, pushed[424]!.loss]);
     expect([now.step_time_s, now.eta_s, now.work_at_risk_s, now.checkpoint_age_s]).toEqual([2, 575 * 2, 25 * 3, 15]);
     expect(now.committed_step).toBe(doneWith(keptSteps(pushed).at(-1)!));
+    expect(jobNow(job({ stored_checkpoint_step: 100 }), pushed, 3).work_at_risk_stored_s).toBe(325 * 3);
   });
 
   it("says no time left while the server says that nothing is committed, until it is", () => {
@@ -260,9 +261,9 @@ describe("what a node's silence means to its ranks", () => {
   it("tells ranks that commit from ranks that do not, and from those left out", () => {
     expect([silent(true, false), silent(false, false), silent(false, true)].map(ranksOf)).toEqual(["still commits", "no step since", "left out for now"]);
   });
-  it("grows with the page's clock, in whole seconds, and is never less than nothing", () => {
+  it("grows with the page's clock, in whole seconds, and says it where the clocks disagree", () => {
     const since = "2026-01-01T00:00:00.000000Z";
     const at = (s: number): number => Date.parse(since) + s * 1000;
-    expect([at(21.9), at(0.2), at(-3)].map((now) => silentFor({ since }, now))).toEqual([21, 0, 0]);
+    expect([at(21.9), at(0.2), at(-1), at(-30)].map((now) => silentFor({ since }, now))).toEqual([21, 0, 0, -30]);
   });
 });

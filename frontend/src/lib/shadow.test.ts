@@ -21,7 +21,7 @@ describe("a shadow", () => {
   });
 
   it("says whose way would have cost what", () => {
-    expect(scored(SHADOW)).toBe("Over 2 incidents, which cost 500 GPU-s, it would have wasted 40 GPU-s less (+/- 10 GPU-s).");
+    expect(scored(SHADOW)).toBe("Over 2 incidents that it answers otherwise, it would have wasted 40 GPU-s less (+/- 10 GPU-s); all that were compared cost 500 GPU-s.");
     const watch = { ...SHADOW, role: "watch", score: { ...SHADOW.score, change_gpu_s: 7 } };
     expect(scored(watch)).toContain("the policy before it would have wasted 7.0 GPU-s more");
   });

@@ -34,7 +34,7 @@ export function priced(shadow: Shadow): string {
 export function scored(shadow: Shadow): string {
   const { incidents, live_gpu_s, change_gpu_s, error_gpu_s } = shadow.score;
   const whose = shadow.role === "watch" ? "the policy before it" : "it";
-  return `Over ${incidents} incidents, which cost ${gpuSeconds(live_gpu_s)}, ${whose} would have wasted ${gpuSeconds(Math.abs(change_gpu_s))} ${change_gpu_s < 0 ? "less" : "more"} (+/- ${gpuSeconds(error_gpu_s)}).`;
+  return `Over ${incidents} ${incidents === 1 ? "incident" : "incidents"} that it answers otherwise, ${whose} would have wasted ${gpuSeconds(Math.abs(change_gpu_s))} ${change_gpu_s < 0 ? "less" : "more"} (+/- ${gpuSeconds(error_gpu_s)}); all that were compared cost ${gpuSeconds(live_gpu_s)}.`;
 }
 
 export function mayBePromoted(shadow: Shadow): boolean {

@@ -12,7 +12,7 @@ import { HISTORY, type Marks, ReplicaHistoryAt } from "../components/ReplicaHist
 import { Drawn } from "../components/StepCharts";
 import { count, duration, fixed, percent, shortId } from "../lib/format";
 import { latest, type Reading, readingOf, replicasAt, stepsUntil } from "../lib/frozen";
-import { doneWith } from "../lib/jobnow";
+import { doneWith, fewer } from "../lib/jobnow";
 import { isLarge } from "../lib/layout";
 import { paths } from "../lib/paths";
 import { Bar, Empty, Figure, Id, Loaded, PageHead, Panel, Problem, Skeleton, Time } from "../ui/basics";
@@ -141,7 +141,7 @@ function Figures({ job, state, last, checkpoints }: { job: JobDetail; state: Rea
       <dl className="figures">
         <Figure label="Loss" value={<Kept of={last}>{(value) => fixed(value.loss, 4)}</Kept>} />
         <Figure label="Step time" value={<Kept of={last}>{(value) => duration(value.step_time_s)}</Kept>} note={step ? <>of the step committed <Time at={step.at} /></> : undefined} />
-        <Figure label="Replicas" value={<Kept of={state}>{(value) => `${value.replicas_active} / ${value.replicas_total}`}</Kept>} note={was ? "contributing / wanted" : undefined} />
+        <Figure label="Replicas" value={<Kept of={state}>{(value) => `${value.replicas_active} / ${value.replicas_total}`}</Kept>} note={was ? `contributing / ${fewer(was) ? `placed, ${was.replicas_asked} asked for` : "wanted"}` : undefined} />
         <Figure label="Attempt / epoch" value={<Kept of={state}>{(value) => `${value.attempt ?? "none"} / ${value.epoch}`}</Kept>} />
         <Figure label="Restarts / evictions" value={<Kept of={state}>{(value) => `${value.restarts} / ${value.evictions}`}</Kept>} />
         <Figure label="Last checkpoint" value={<Kept of={saved}>{(value) => (value === "none" ? "none known" : `step ${count(value.step)}`)}</Kept>} note={saved.value && saved.value !== "none" ? <Time at={saved.value.committed_at} /> : undefined} />

@@ -17,11 +17,11 @@ import { ReplicaGrid } from "../components/ReplicaGrid";
 import { StepCharts } from "../components/StepCharts";
 import { ToItsId } from "../components/ToItsId";
 import { retried } from "../lib/chunks";
-import { count, duration, fixed, percent, shortId, words } from "../lib/format";
+import { count, duration, fixed, progress, shortId, words } from "../lib/format";
 import { isLarge, layoutParts, ranksPerReplica } from "../lib/layout";
 import { paths } from "../lib/paths";
 import { useNow } from "../lib/clock";
-import { ENDED_STATES as FINAL, jobNow } from "../lib/jobnow";
+import { ENDED_STATES as FINAL, fewer, jobNow } from "../lib/jobnow";
 import { useOpened } from "../lib/recent";
 import { usePatched, useRefresh, useTopic } from "../live/hooks";
 import { useSteps } from "../live/steps";
@@ -111,8 +111,6 @@ function Head({ job, onAct }: { job: JobDetail; onAct: (act: JobAct) => void }):
 }
 
 /* What it does now, and below it what it has come to since it began: each a row of its own. */
-/** The newest attempt was placed with fewer replicas than the job asked for. */
-const fewer = (job: JobDetail): boolean => job.replicas_asked > job.replicas_total;
 
 function Figures({ job, settled }: { job: JobDetail; settled: boolean }): ReactElement {
   const final = FINAL.has(job.state);
@@ -123,14 +121,14 @@ function Figures({ job, settled }: { job: JobDetail; settled: boolean }): ReactE
     <div className="stack-tight">
       <div className="progress-line">
         <Bar ratio={job.progress} tone={styleOf("job", job.state).tone} label="Progress" />
-        <span>step <b>{count(job.committed_step)}</b> of {count(job.total_steps)} ({percent(job.progress, 1)})</span>
+        <span>step <b>{count(job.committed_step)}</b> of {count(job.total_steps)} ({progress(job.progress)})</span>
       </div>
       <dl className="figures figures-job">
         {!begun || (final && job.loss === null) ? null : <Figure label={final ? "Last loss" : "Loss"} value={fixed(job.loss, 4)} />}
         {!begun || (final && job.step_time_s === null) ? null : <Figure label={final ? "Last step time" : "Step time"} value={duration(job.step_time_s)} />}
         {final ? <Figure label="Ended" value={job.finished_at ? <Time at={job.finished_at} /> : words(job.state)} /> : begun ? <Figure label="Time left" value={job.eta_s === null ? <span className="missing">{job.step_time_s === null ? "too few steps" : "no step is committed"}</span> : duration(job.eta_s)} /> : null}
-        <Figure label="Replicas" value={job.attempt ? `${job.replicas_active} / ${job.replicas_total}` : <span className="missing">none placed yet</span>} tone={short && !final ? "warn" : undefined} note={job.attempt ? `${final ? "at the end" : "contributing"} / ${fewer(job) ? `placed, ${job.replicas_asked} asked for` : "wanted"}` : undefined} />
-        {final || !begun ? null : <Figure label="Work at risk" value={duration(job.work_at_risk_s)} note="lost if all failed now" />}
+        <Figure label="Replicas" value={job.attempt ? (final ? count(job.replicas_total) : `${job.replicas_active} / ${job.replicas_total}`) : <span className="missing">none placed yet</span>} tone={short && !final ? "warn" : undefined} note={job.attempt ? `${final ? "" : "contributing / "}${fewer(job) ? `placed, ${job.replicas_asked} asked for` : "wanted"}` : undefined} />
+        {final || !begun ? null : <Figure label="Work at risk" value={duration(job.work_at_risk_s)} note={job.last_checkpoint_local ? `lost if all ranks failed now; ${duration(job.work_at_risk_stored_s)} if their nodes went too` : "lost if all failed now"} />}
         <Figure label="Last checkpoint" value={job.last_checkpoint_step === null ? "none yet" : `step ${count(job.last_checkpoint_step)}`} note={checkpointNote(job)} title="Age: since the newest good checkpoint in storage was committed, which outlives the nodes; of a job without one, since its first attempt began" />
       </dl>
       <dl className="figures figures-job">
@@ -146,7 +144,7 @@ function Figures({ job, settled }: { job: JobDetail; settled: boolean }): ReactE
 /* Where the newest lies, and how old the newest is that outlives the nodes. */
 function checkpointNote(job: JobDetail): string | undefined {
   const age = job.checkpoint_age_s === null || FINAL.has(job.state) ? null : duration(Math.floor(job.checkpoint_age_s));
-  const where = job.last_checkpoint_local ? "on the nodes' own disks" : null;
+  const where = job.last_checkpoint_local ? "with the nodes alone" : null;
   const old = age === null ? null : job.last_checkpoint_step === null ? `${age} at work without one` : where ? `${age} without one in storage` : `${age} old`;
   return [where, old].filter((part) => part !== null).join(", ") || undefined;
 }

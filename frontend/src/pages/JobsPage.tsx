@@ -134,7 +134,7 @@ function JobCells({ job }: { job: Job }): ReactElement {
       {job.attempt ? <span role="cell" className={short ? "text-warn" : ""}>{job.replicas_active} / {job.replicas_total}</span> : <span role="cell" className="muted" title="none placed yet">-</span>}
       <Ettr job={job} />
       <span role="cell">{job.restarts}</span>
-      <Cell value={job.checkpoint_age_s === null ? "-" : duration(job.checkpoint_age_s)} />
+      <Cell value={job.checkpoint_age_s === null ? "-" : `${job.last_checkpoint_step === null ? "none, " : ""}${duration(job.checkpoint_age_s)}`} />
     </>
   );
 }

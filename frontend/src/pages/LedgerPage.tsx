@@ -60,7 +60,7 @@ function Choice<T extends string>(props: { label: string; options: readonly { na
 }
 
 function Whole({ ledger, what }: { ledger: Ledger; what: string }): ReactElement {
-  if (ledger.known_gpu_s === 0) {
+  if (ledger.known_gpu_s === 0 && ledger.queued_gpu_s === 0) {
     return <div className="panel"><Empty icon="hourglass" title="Nothing is counted in this window yet">The ledger begins with the first node, and is a few seconds behind the present.</Empty></div>;
   }
   const classes = Object.fromEntries(ledger.classes.map((each) => [each.of, each.gpu_s]));
@@ -92,7 +92,7 @@ function Figures({ ledger, lostGpuS }: { ledger: Ledger; lostGpuS: number }): Re
         label="Effective time (ETTR)"
         value={ledger.ettr === null ? <span className="missing">no figure yet</span> : percent(ledger.ettr, 1)}
         note="of what jobs asked for"
-        title="Productive time / (devices at full strength x time since the first attempt), over all jobs: waiting and missing devices count"
+        title="Productive time / (devices at full strength x time since the first attempt), over all jobs that began: waiting and missing devices count, and so does one that kept no step; of one with too few steps nothing is known yet"
       />
       <Figure label="Lost in jobs" value={<Hours gpuS={lostGpuS} />} tone={lostGpuS > 0.2 * ledger.known_gpu_s ? "warn" : undefined} note={price === null ? "held, without progress" : money((lostGpuS / 3600) * price, currency)} title="Degraded, checkpoints, stalls, recovery, lost work and preemption" />
       <Figure label="Queued beside it" value={<Hours gpuS={ledger.queued_gpu_s} />} note="asked for, not held" title="Demand is no device's second: what jobs asked for and did not hold" />

@@ -6,7 +6,7 @@ import * as queries from "../api/queries";
 import type { Decision, Incident, JobState, Overview } from "../api/types";
 import { Breakers } from "../components/Breakers";
 import { DecisionRow } from "../components/DecisionRow";
-import { HealthStrip } from "../components/HealthStrip";
+import { HealthStrip, modeOf } from "../components/HealthStrip";
 import { EndingBadge, IncidentTable } from "../components/IncidentTable";
 import { FleetMap } from "../components/FleetMap";
 import { count, percent, words } from "../lib/format";
@@ -88,9 +88,9 @@ function Figures({ data, nodes }: { data: Overview; nodes: number }): ReactEleme
   const out = devices.total - devices.healthy - devices.lost;
   return (
     <dl className="figures">
-      <Figure label="Goodput, 24 h" value={data.goodput_24h === null ? <span className="missing">too few steps</span> : percent(data.goodput_24h, 1)} note={`${data.goodput_estimated ? "estimated, " : ""}kept steps x undisturbed step`} title="Kept steps x the undisturbed step over wall time, of the last day's jobs, by their devices" />
+      <Figure label="Goodput, 24 h" value={data.goodput_24h === null ? <span className="missing">{data.goodput_unjudged > 0 ? "too few steps" : "no job ran"}</span> : percent(data.goodput_24h, 1)} note={[data.goodput_estimated ? "estimated" : "", "kept steps x undisturbed step", data.goodput_unjudged > 0 && data.goodput_24h !== null ? `${count(data.goodput_unjudged)} ${data.goodput_unjudged === 1 ? "job has" : "jobs have"} too few steps` : ""].filter(Boolean).join(", ")} title="Kept steps x the undisturbed step over wall time, of the last day's jobs, by their devices; one that began and kept no step counts with all its time" />
       <Figure label="Open incidents" value={count(data.open_incidents)} tone={data.open_incidents + data.attention.lost > 0 ? "bad" : "ok"} note={openNote(data)} />
-      <Figure label="Decisions, last hour" value={count(data.decisions_last_hour)} note={`mode: ${data.health.mode}`} />
+      <Figure label="Decisions, last hour" value={count(data.decisions_last_hour)} note={`mode: ${modeOf(data.health)}`} />
       <Figure label="Devices" value={count(devices.total)} note={`${count(devices.busy)} busy, ${count(devices.spare)} spare`} />
       <Figure label="Healthy" value={count(devices.healthy)} tone={devices.healthy > 0 ? "ok" : undefined} note={out > 0 ? `${count(out)} out of service` : undefined} />
       <Figure label="Of them at risk" value={count(devices.at_risk)} tone={devices.at_risk > 0 ? "warn" : undefined} />
