@@ -257,6 +257,7 @@ def step_point(step: StepRecord, *, micro_batches: int | None = None) -> Json:
         "contributors": step.contributors,
         "samples_exact": exact,
         "hashes_equal": equal,
+        "steps": 1,
     }
 
 

@@ -167,4 +167,5 @@ def _point(row: StepRollup) -> Json:
         "contributors": row.contributors,
         "samples_exact": row.exact,
         "hashes_equal": row.equal,
+        "steps": row.steps,
     }

@@ -310,7 +310,9 @@ class Replica(Answer, frozen=True, kw_only=True):
 
 
 class Step(Answer, frozen=True, kw_only=True):
-    """One committed step. `samples_exact`: each micro-batch was counted exactly once."""
+    """One committed step, or so many `steps` up to it that were rolled up (HOLDFAST_STEP_RETENTION_DAYS): figures are
+    their means, `stall_s` their sum, `contributors` the fewest. `samples_exact`: each micro-batch was counted exactly
+    once."""
 
     attempt: int
     step: int
@@ -325,6 +327,7 @@ class Step(Answer, frozen=True, kw_only=True):
     contributors: int
     samples_exact: bool
     hashes_equal: bool | None
+    steps: int = 1
 
 
 class Checkpoint(Answer, frozen=True, kw_only=True):

@@ -5529,7 +5529,8 @@ export interface components {
          * ShadowScore
          * @description Of the `decisions` that were compared over `days`, `differing` come out otherwise or rest on other thresholds:
          *         `continued` in the simulator, `expected` by their own prices, `unpriced`. `change_gpu_s`: what it would have wasted
-         *         more over so many `incidents`, known to `error_gpu_s` either way; they cost `live_gpu_s`, as far as that is known.
+         *         more over so many `incidents` that come out otherwise, known to `error_gpu_s` either way; all that were compared
+         *         cost `live_gpu_s`, as far as that is known.
          *         Of a watch the change is that of the policy before.
          */
         ShadowScore: {
@@ -5684,7 +5685,9 @@ export interface components {
         };
         /**
          * Step
-         * @description One committed step. `samples_exact`: each micro-batch was counted exactly once.
+         * @description One committed step, or so many `steps` up to it that were rolled up (HOLDFAST_STEP_RETENTION_DAYS): figures are
+         *         their means, `stall_s` their sum, `contributors` the fewest. `samples_exact`: each micro-batch was counted exactly
+         *         once.
          */
         Step: {
             at: string;
@@ -5699,6 +5702,8 @@ export interface components {
             stall_s: number;
             step: number;
             step_time_s: number | null;
+            /** @default 1 */
+            steps: number;
             tokens: number;
         };
         /**

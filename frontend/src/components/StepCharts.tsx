@@ -37,7 +37,7 @@ export function Drawn({ source, incidents, checkpoints }: DrawnProps): ReactElem
   const x = useMemo(() => steps.map(doneWith), [steps]);
   const loss = useMemo(() => [steps.map((step) => step.loss)], [steps]);
   const times = useMemo(
-    () => [steps.map((step) => step.step_time_s), steps.map((step) => step.exchange_s), steps.map((step) => (step.stall_s ? step.stall_s : null))],
+    () => [steps.map((step) => step.step_time_s), steps.map((step) => step.exchange_s), steps.map((step) => (step.stall_s ? step.stall_s / step.steps : null))],
     [steps],
   );
   if (source.error && steps.length === 0) return <Panel title="Loss and step time"><Problem error={source.error} retry={() => void source.refetch()} /></Panel>;

@@ -135,7 +135,7 @@ describe("phases", () => {
 });
 
 describe("steps for the charts", () => {
-  const step = (n: number, attempt: number, epoch: number, at: string): Step => ({ attempt, step: n, epoch, at, loss: attempt, grad_norm: null, step_time_s: null, exchange_s: null, stall_s: 0, tokens: 0, contributors: 1, samples_exact: true, hashes_equal: null });
+  const step = (n: number, attempt: number, epoch: number, at: string): Step => ({ attempt, step: n, epoch, at, loss: attempt, grad_norm: null, step_time_s: null, exchange_s: null, stall_s: 0, tokens: 0, contributors: 1, samples_exact: true, hashes_equal: null, steps: 1 });
   const steps = [step(1, 1, 1, "2026-01-01T00:00:01Z"), step(2, 1, 1, "2026-01-01T00:00:02Z"), step(2, 2, 2, "2026-01-01T00:00:05Z"), step(3, 2, 2, "2026-01-01T00:00:06Z")];
 
   it("keep the newest attempt's value of a repeated step", () => {

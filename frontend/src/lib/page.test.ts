@@ -20,7 +20,7 @@ afterEach(() => {
   setAsk(null);
 });
 
-const step = (n: number, over: Partial<Step> = {}): Step => ({ attempt: 1, step: n, epoch: 1, at: "2026-01-01T00:00:00Z", loss: 5 - n / 1000, grad_norm: null, step_time_s: 2, exchange_s: null, stall_s: 0, tokens: 1, contributors: 2, samples_exact: true, hashes_equal: true, ...over });
+const step = (n: number, over: Partial<Step> = {}): Step => ({ attempt: 1, step: n, epoch: 1, at: "2026-01-01T00:00:00Z", loss: 5 - n / 1000, grad_norm: null, step_time_s: 2, exchange_s: null, stall_s: 0, tokens: 1, contributors: 2, samples_exact: true, hashes_equal: true, steps: 1, ...over });
 const job = (over: Partial<Job> = {}): Job => ({
   id: "job_1", name: "j", project: "p", owner: "o", state: "running", state_reason: "", state_since: "", priority: 0, epoch: 1, committed_step: 406, total_steps: 1000, progress: 0.406, step_time_s: 9, loss: 1.893,
   eta_s: 1, attempt: 1, restarts: 0, preemptions: 0, evictions: 0, replicas_active: 2, replicas_total: 2, replicas_asked: 2, last_checkpoint_step: 400, learned_step_s: 3, checkpoint_age_s: 12, last_checkpoint_local: false, stored_checkpoint_step: 400, work_at_risk_s: 54, work_at_risk_stored_s: 54, ettr: 1, ettr_basis: "observed", undisturbed_step_s: null, productivity: null, open_incident_id: null, created_at: "", finished_at: null, not_heard: [], capabilities: {}, wall: null, ...over,

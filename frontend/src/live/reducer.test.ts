@@ -9,7 +9,7 @@ const run = (messages: ServerMessage[], from: LiveData = EMPTY): LiveData => mes
 const events = (...seqs: number[]): ServerMessage[] => seqs.map((seq) => ({ type: "event", event: event(seq, { epoch: seq }) }));
 const hello = (seq: number): ServerMessage => ({ type: "hello", seq });
 const step = (n: number, attempt = 1, loss = 1): Step => ({
-  attempt, step: n, epoch: 1, at: "", loss, grad_norm: null, step_time_s: null, exchange_s: null, stall_s: 0, tokens: 0, contributors: 1, samples_exact: true, hashes_equal: null,
+  attempt, step: n, epoch: 1, at: "", loss, grad_norm: null, step_time_s: null, exchange_s: null, stall_s: 0, tokens: 0, contributors: 1, samples_exact: true, hashes_equal: null, steps: 1,
 });
 
 describe("durable events", () => {

@@ -139,8 +139,8 @@ function Figures({ job, state, last, checkpoints }: { job: JobDetail; state: Rea
         <span><Kept of={last} what="last step">{(value) => <>step <b>{count(doneWith(value))}</b> of {count(job.total_steps)} ({percent(doneWith(value) / Math.max(1, job.total_steps), 1)})</>}</Kept></span>
       </div>
       <dl className="figures">
-        <Figure label="Loss" value={<Kept of={last}>{(value) => fixed(value.loss, 4)}</Kept>} />
-        <Figure label="Step time" value={<Kept of={last}>{(value) => duration(value.step_time_s)}</Kept>} note={step ? <>of the step committed <Time at={step.at} /></> : undefined} />
+        <Figure label="Loss" value={<Kept of={last}>{(value) => fixed(value.loss, 4)}</Kept>} note={step && step.steps > 1 ? "their mean" : undefined} />
+        <Figure label="Step time" value={<Kept of={last}>{(value) => duration(value.step_time_s)}</Kept>} note={step ? <>{step.steps > 1 ? `mean of the ${count(step.steps)} steps kept as one, the last` : "of the step"} committed <Time at={step.at} /></> : undefined} />
         <Figure label="Replicas" value={<Kept of={state}>{(value) => `${value.replicas_active} / ${value.replicas_total}`}</Kept>} note={was ? `contributing / ${fewer(was) ? `placed, ${was.replicas_asked} asked for` : "wanted"}` : undefined} />
         <Figure label="Attempt / epoch" value={<Kept of={state}>{(value) => `${value.attempt ?? "none"} / ${value.epoch}`}</Kept>} />
         <Figure label="Restarts / evictions" value={<Kept of={state}>{(value) => `${value.restarts} / ${value.evictions}`}</Kept>} />

@@ -120,6 +120,7 @@ def test_a_chart_goes_from_the_first_step_to_the_newest_as_before() -> None:
     assert whole == [point for point in before if point["step"] >= STEPS - step_rollups.NEWEST]
     rolled = next(point for point in after if point["step"] == 199)
     assert rolled["loss"] == pytest.approx(4.0 - 149.5e-3)
+    assert (rolled["steps"], after[-1]["steps"]) == (100, 1), "a mean is told from a step"
     assert set(rolled) == set(before[0])
     every = selectors.steps(job, limit=10_000)
     assert [point["step"] for point in every][: forgetting.AROUND_A_RESUME + 3][-2:] == [99, 199]
