@@ -10,6 +10,7 @@ import { PolicyDryRun } from "../components/PolicyDryRun";
 import { PolicyForm } from "../components/PolicyForm";
 import { PolicyShadow, UNCHANGED } from "../components/PolicyShadow";
 import { PolicyVersions } from "../components/PolicyVersions";
+import { XidTable } from "../components/XidTable";
 import { paths } from "../lib/paths";
 import { type PolicyOf, chosen, paramsOf, policyOf } from "../lib/policy";
 import { ActButton } from "../ui/ActButton";
@@ -78,6 +79,7 @@ function Editor({ policy, of }: { policy: Policy; of: PolicyOf }): ReactElement 
           <PolicyVersions policy={policy} of={of} />
         </div>
       </div>
+      {policy.project === null ? <XidTable /> : null}
       {asks ? (
         <ConfirmDialog
           title="Put this policy in force" confirmLabel="Put in force" danger onClose={close} onConfirm={store}

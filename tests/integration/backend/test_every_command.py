@@ -136,6 +136,7 @@ printf 'max_acts: 15\n' > policy.yaml
 holdfast policy show --all
 holdfast policy set policy.yaml --reason "fewer at night"
 holdfast policy versions
+holdfast policy xids --disagree
 holdfast policy diff 0
 holdfast policy dry-run policy.yaml --since 1h
 holdfast decision replay --since 1h
