@@ -36,6 +36,7 @@ def page(real: Target, chromium: Browser) -> Iterator[Page]:
 def confirm(page: Page, button: str, reason: str) -> None:
     page.get_by_label("Reason (recorded with your name)").fill(reason)
     page.get_by_role("dialog").get_by_role("button", name=button).click()
+    expect(page.get_by_role("dialog").get_by_role("status")).to_be_visible()
     page.get_by_role("dialog").get_by_role("button", name="Close").last.click()
 
 
