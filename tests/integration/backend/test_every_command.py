@@ -45,6 +45,7 @@ holdfast version
 holdfast config
 holdfast job validate examples/minimal.yaml -o yaml
 holdfast job schema > schema.json
+holdfast job features
 holdfast import straggler-trace trace.csv
 holdfast login < token.txt
 """
