@@ -100,6 +100,7 @@ generated: $(READY)
 	$(PY) -m controlplane.protocol.doc --write
 	$(PY) -m controlplane.protocol.spec_schema --write
 	$(PY) -m controlplane.api.openapi --write
+	$(PY) -m controlplane.jobs.maturity --write
 
 # A site of docs/ in var/docs; a link that leads nowhere fails it.
 docs: $(TESTABLE)

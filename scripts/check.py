@@ -38,6 +38,7 @@ CHECKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("policy doc", (PY, "-m", "controlplane.policy.policy_doc", "--check")),
     ("protocol doc", (PY, "-m", "controlplane.protocol.doc", "--check")),
     ("job schema", (PY, "-m", "controlplane.protocol.spec_schema", "--check")),
+    ("maturity", (PY, "-m", "controlplane.jobs.maturity", "--check")),
     ("openapi", (PY, "-m", "controlplane.api.openapi", "--check")),
     # Says "not checked" itself where the network has no answer about a pin.
     ("known vulnerabilities", (PY, "scripts/audit_pins.py")),

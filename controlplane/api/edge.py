@@ -2,7 +2,7 @@
 
 `strict` refuses query parameters that the operation does not declare: a misspelt
 filter that is ignored answers a question nobody asked. `describe` attaches the types
-of `protocol.rest` to an operation, for `openapi`.
+of `protocol.rest` to an operation, for `openapi`; `Described` says which scope it needs.
 """
 
 import asyncio
@@ -14,12 +14,24 @@ import msgspec
 from django.http import HttpRequest, HttpResponseBase
 from django.urls import register_converter
 from django.urls.converters import StringConverter
+from ninja.openapi.schema import OpenAPISchema
 from ninja.operation import Operation
 
+from controlplane.api.auth import SessionAuth, TokenAuth
 from controlplane.api.errors import respond
 from controlplane.api.problems import Kind, Problem
 
 EXTRA = "x-holdfast"
+
+
+class Described(OpenAPISchema):
+    """Ninja's schema, where each way in (`security`) names the scope that it takes, as OpenAPI 3.1 has it for roles."""
+
+    def operation_security(self, operation: Operation) -> list[dict[str, Any]] | None:
+        """None: no way in is asked for."""
+        ways = super().operation_security(operation) or []
+        doors = [door for door in operation.auth_callbacks if isinstance(door, TokenAuth | SessionAuth)]
+        return [{name: [door.needed.value] for name in way} for way, door in zip(ways, doors, strict=True)] or None
 
 
 class IdConverter(StringConverter):

@@ -1,5 +1,5 @@
 """openapi.json (3.1): Ninja's paths and parameters, joined with the types of
-`protocol.rest` and the problems of every operation.
+`protocol.rest`, the scope and the problems of every operation; and the page's table of those scopes.
 
     python -m controlplane.api.openapi --check | --write
 """
@@ -20,6 +20,8 @@ from controlplane.protocol import generated, rest, spec_schema
 from controlplane.protocol.spec import JobSpec
 
 TARGET = Path(__file__).with_name("openapi.json")
+NEEDS = Path(__file__).resolve().parents[2] / "frontend" / "src" / "lib" / "needs.gen.ts"
+PREFIX = "/api/v1"
 ALWAYS = (400, 401, 403, 429, 500, 503)
 REF = "#/components/schemas/{name}"
 PROBLEM_TYPE = "application/problem+json"
@@ -33,9 +35,9 @@ TITLES = {
 def document() -> dict[str, Any]:
     """The whole schema, with sorted keys so that a diff shows what changed."""
     from controlplane.api.app import api
-    from controlplane.api.edge import EXTRA
+    from controlplane.api.edge import EXTRA, Described
 
-    made: dict[str, Any] = copy.deepcopy(dict(api.get_openapi_schema(path_prefix="api/v1")))
+    made: dict[str, Any] = copy.deepcopy(dict(Described(api, "api/v1")))
     structs: dict[str, Any] = {"Problem": rest.Problem, "JobSpec": JobSpec}
     for operations in made["paths"].values():
         for operation in operations.values():
@@ -156,6 +158,28 @@ def render() -> str:
     return json.dumps(document(), indent=1, sort_keys=True) + "\n"
 
 
+def scopes(described: dict[str, Any]) -> dict[str, str]:
+    """The scope that each operation of the document needs, by "METHOD /path"; "" where it needs none."""
+    found: dict[str, str] = {}
+    for path, methods in described["paths"].items():
+        for method, operation in methods.items():
+            (scope,) = {role for way in operation["security"] for roles in way.values() for role in roles} or {""}
+            found[f"{method.upper()} {path.removeprefix(PREFIX)}"] = scope
+    return found
+
+
+def render_needs(described: dict[str, Any]) -> str:
+    """The page's table: what each act needs, and each read that needs more than to be signed in to read."""
+    needed = {name.partition(" "): scope for name, scope in scopes(described).items() if scope}
+    acts = {path: scope for (method, _, path), scope in needed.items() if method == "POST"}
+    reads = {path: scope for (method, _, path), scope in needed.items() if method == "GET" and scope != "read"}
+    text = "/* Generated from controlplane/api/openapi.json by `make generated`; do not edit. */\n"
+    for name, rows in (("TO_ACT", acts), ("TO_READ", reads)):
+        lines = "".join(f'  "{path}": "{scope}",\n' for path, scope in rows.items())
+        text += f"export const {name} = {{\n{lines}}} as const;\n"
+    return text
+
+
 def serve(request: HttpRequest) -> HttpResponse:
     """GET /api/v1/openapi.json, for everybody."""
     return HttpResponse(_encoded(), content_type="application/json")
@@ -174,7 +198,7 @@ def main(argv: list[str]) -> int:
 
     choose_settings_module("embedded")
     django.setup()
-    return generated.keep({TARGET: render()}, argv)
+    return generated.keep({TARGET: render(), NEEDS: render_needs(document())}, argv)
 
 
 if __name__ == "__main__":

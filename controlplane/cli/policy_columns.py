@@ -22,6 +22,18 @@ FIELDS = (
     Column(title="WHAT", show=text("what"), wide=True),
     Column(title="BECAUSE", show=text("because"), wide=True),
 )
+XIDS = (
+    Column(title="XID", show=text("xid")),
+    Column(title="WHAT", show=text("what")),
+    Column(title="NVIDIA", show=text("nvidia")),
+    Column(title="GPUD", show=text("gpud")),
+    Column(title="AWS", show=text("aws")),
+    Column(title="STANDARD", show=text("standard")),
+    Column(title="SITE", show=text("site")),
+    Column(title="NOW", show=text("action")),
+    Column(title="DISAGREE", show=lambda row: "; ".join(row["disagreements"]) or ABSENT),
+    Column(title="BECAUSE", show=text("because"), wide=True),
+)
 
 AGREEMENT = (
     Column(title="RULE", show=text("rule")),

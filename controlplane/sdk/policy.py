@@ -15,6 +15,10 @@ class Policy(_Group):
         """What is in force, as a Policy."""
         return self._run(calls.get("/policy", rest.Policy, project=project, job_id=job_id))
 
+    def xids(self) -> Any:
+        """What follows each XID, and who says so, as an XidTable."""
+        return self._run(calls.get("/policy/xids", rest.XidTable))
+
     def versions(self, *, project: str | None = None, job_id: str | None = None, limit: int | None = None) -> Any:
         """Iterates over every PolicyVersion, newest first."""
         return self._pages(

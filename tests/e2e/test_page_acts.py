@@ -11,10 +11,12 @@ from django.contrib.auth.models import Group, User
 from playwright.sync_api import Browser, BrowserContext, Page, Request, expect
 from pytest_django.fixtures import Settings
 
+from controlplane.jobs.maturity import FEATURES
 from controlplane.jobs.models import Job, JobPace
 from controlplane.runtime.clock import now
 from tests.e2e.browser import Target, picture, sign_in
 from tests.e2e.rows import lost
+from tests.e2e.test_page_orders import looks_well
 from tests.integration.backend.builders import make_fleet, run_job
 from tests.integration.backend.test_effective_time import Told
 
@@ -85,6 +87,18 @@ def test_who_may_only_read_sees_every_button_and_why_not(visit: Visit, real: Tar
     User.objects.get(username=real.username).groups.set([Group.objects.get_or_create(name="operate")[0]])
     page.reload()
     expect(page.get_by_role("button", name="Drain")).to_be_enabled()
+
+
+def test_beside_the_spec_of_a_job_stands_how_mature_each_feature_is(visit: Visit) -> None:
+    page = visit(f"/jobs/{run_job(make_fleet()).id}?tab=spec")
+    table = page.get_by_role("region", name="How mature each feature is").first
+    expect(table.locator("tbody tr")).to_have_count(len(FEATURES))
+    for each in FEATURES:
+        row = table.locator("tbody tr", has_text=each.title)
+        expect(row).to_contain_text(each.label)
+        expect(row).to_contain_text(each.why)
+    expect(table).to_contain_text("resiliency.mode: enforce")
+    looks_well(page, "maturity")
 
 
 def test_a_slowed_rank_can_be_healed_with_the_value_zero(visit: Visit, settings: Settings) -> None:

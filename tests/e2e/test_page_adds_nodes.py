@@ -65,9 +65,11 @@ def test_a_node_enrols_by_the_commands_that_are_shown_and_appears_below_them(
     assert Node.objects.get().name == "gpu-1"
 
 
-def test_who_is_no_administrator_is_not_offered_it(real: Target, chromium: Browser) -> None:
+def test_who_is_no_administrator_is_told_that_it_takes_one(real: Target, chromium: Browser) -> None:
     User.objects.get(username=real.username).groups.set([Group.objects.get_or_create(name="operate")[0]])
     with opened(chromium, real, DESK) as page:
         page.goto(f"{real.url}/nodes")
         expect(page.get_by_text("No nodes yet")).to_be_visible()
-        expect(page.get_by_role("button", name="Add nodes")).to_have_count(0)
+        button = page.get_by_role("button", name="Add nodes")
+        expect(button).to_be_disabled()
+        expect(button).to_have_accessible_description("This needs the scope admin; you have operate.")

@@ -184,7 +184,7 @@ def test_the_acts_of_the_open_page_come_first_then_what_was_opened_last(visit: V
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
-def test_what_a_reader_may_not_order_is_not_offered(visit: Visit) -> None:
+def test_what_a_reader_may_not_order_is_not_offered_and_where_it_is_typed_says_why(visit: Visit) -> None:
     job = run_job(make_fleet())
     reader = User.objects.create_user(username="rita", password="correct horse battery staple")
     reader.groups.add(Group.objects.get_or_create(name="read")[0])
@@ -194,9 +194,15 @@ def test_what_a_reader_may_not_order_is_not_offered(visit: Visit) -> None:
         field_of(page).fill(typed)
         expect(page.get_by_role("option").first).to_be_visible()
         expect(page.locator(".palette-list")).to_have_attribute("aria-busy", "false")
-        shown = page.get_by_role("option").all_inner_texts()
-        wrong = [text for text in shown if re.match("(Cordon|Drain|Set a m|Checkpoint|Cancel|Preempt|Acknow)", text)]
+        offered = page.locator("[role=option]:not([aria-disabled])").all_inner_texts()
+        wrong = [text for text in offered if re.match("(Cordon|Drain|Set a m|Checkpoint|Cancel|Preempt|Acknow)", text)]
         assert wrong == [], typed
+    field_of(page).fill("cordon n1")
+    refused = page.get_by_role("option", name="Cordon n1")
+    expect(refused).to_contain_text("This needs the scope operate; you have read.")
+    field_of(page).press("Enter")
+    expect(page.get_by_role("dialog", name="Cordon n1")).to_have_count(0)
+    assert axe_violations(page) == []
 
 
 def test_nothing_found_and_nothing_heard_are_said_apart(visit: Visit) -> None:

@@ -36,6 +36,7 @@ def page(real: Target, chromium: Browser) -> Iterator[Page]:
 def confirm(page: Page, button: str, reason: str) -> None:
     page.get_by_label("Reason (recorded with your name)").fill(reason)
     page.get_by_role("dialog").get_by_role("button", name=button).click()
+    expect(page.get_by_role("dialog").get_by_role("status")).to_be_visible()
     page.get_by_role("dialog").get_by_role("button", name="Close").last.click()
 
 
@@ -69,6 +70,29 @@ def test_actions_for_xids_are_set_and_reset_in_the_form(page: Page) -> None:
     confirm(page, "Put in force", "ours come back after a reset")
     expect(page.get_by_text("ours come back after a reset")).to_be_visible()
     assert dict(selectors.of_fleet().xid_overrides) == {79: "reset"}
+
+
+def test_what_each_source_says_of_an_xid_stands_side_by_side(page: Page) -> None:
+    table = page.get_by_role("region", name="XIDs: who says what")
+    expect(table.get_by_role("row", name="63 ")).to_contain_text("gpud disagrees")
+    cells = [row.inner_text() for row in table.locator("tbody tr").all()]
+    assert {64, 68, 121} <= {int(text.split()[0]) for text in cells} and len(cells) < 20
+    expect(table.get_by_role("row", name="64 ")).to_contain_text("NVIDIA: RESET_GPU, AWS: ISOLATE")
+    expect(table.get_by_role("row", name="68 ")).to_contain_text("NVIDIA: RESTART_APP, gpud: fatal")
+    expect(table).to_contain_text("awslabs/awsome-distributed-ai")
+    looks_well(page, "policies-sources")
+    page.get_by_role("tab", name="YAML").click()
+    page.get_by_label("Policy document").fill("xid_overrides:\n  79: reset\n")
+    page.get_by_role("button", name="Put in force").click()
+    confirm(page, "Put in force", "ours come back after a reset")
+    table.get_by_role("button", name="set here").click()
+    expect(table.locator("tbody tr")).to_have_count(1)
+    expect(table.get_by_role("row", name="79 ")).to_contain_text("the site's word; else fatal")
+    table.get_by_role("button", name="all").click()
+    table.get_by_label("Search XIDs").fill("off the bus")
+    expect(table.locator("tbody tr")).to_have_count(1)
+    page.reload()
+    expect(table.locator("tbody tr")).to_have_count(1)
 
 
 def test_a_document_that_makes_no_sense_is_refused_with_each_fault_before_it_is_stored(page: Page) -> None:

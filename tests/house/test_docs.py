@@ -21,6 +21,7 @@ GENERATORS = (
     "controlplane.policy.signals_doc",
     "controlplane.policy.readings_doc",
     "controlplane.policy.policy_doc",
+    "controlplane.jobs.maturity",
 )
 OPERATORS_LINES = 250
 TIMEOUT_S = 60.0

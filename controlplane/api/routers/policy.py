@@ -16,7 +16,7 @@ from controlplane.api.bodies import send
 from controlplane.api.edge import describe
 from controlplane.api.idempotency import Effect, once
 from controlplane.api.reach import job_of, judge, judged, reach
-from controlplane.policies import present, selectors, services
+from controlplane.policies import present, selectors, services, xids
 from controlplane.policies.services import Edit
 from controlplane.policies.text import document_of
 from controlplane.policies.whose import FLEETS, Whose
@@ -62,6 +62,13 @@ def get_policy(request: HttpRequest, query: Query[PolicyScope]) -> HttpResponse:
     was measured here of the things that its timeouts bound."""
     seq = newest_seq()
     return send(present.policy(_whose(request, query), ground()) | {"as_of_seq": seq})
+
+
+@router.get("/policy/xids", summary="What follows an XID", openapi_extra=describe(rest.XidTable))
+def get_xids(request: HttpRequest) -> HttpResponse:
+    """Every XID with the words of NVIDIA, gpud and AWS beside the site's, what holds now, and where they disagree."""
+    seq = newest_seq()
+    return send(xids.table(selectors.of_fleet().xid_overrides) | {"as_of_seq": seq})
 
 
 @router.get(

@@ -11,7 +11,7 @@ from controlplane.cli.commands.request import Timeout, Wait
 from controlplane.cli.commands.request import follow as follow_request
 from controlplane.cli.context import BY_HAND, Output, Reason
 from controlplane.cli.exits import CliError, Exit
-from controlplane.cli.output import Format, emit_object, emit_rows, note, say
+from controlplane.cli.output import Column, Format, emit_object, emit_rows, note, say, text
 
 app = typer.Typer(no_args_is_help=True, help="Submit, look at and steer training jobs.")
 
@@ -99,6 +99,24 @@ def show_schema() -> None:
     from controlplane.protocol.spec_schema import text
 
     say(text().rstrip())
+
+
+_FEATURES = (
+    Column(title="FEATURE", show=text("title")),
+    Column(title="LAYER", show=text("layer")),
+    Column(title="LABEL", show=text("label")),
+    Column(title="NOT IN PRODUCTION BECAUSE", show=text("why")),
+    Column(title="NAME", show=text("name"), wide=True),
+    Column(title="SHOWN", show=text("shown"), wide=True),
+)
+
+
+@app.command()
+def features(output: Output = Format.TABLE) -> None:
+    """How mature each resilience feature is, and what was shown for it; needs no server."""
+    from controlplane.jobs.maturity import rows
+
+    emit_rows(rows(), _FEATURES, output, context.screen(), name="name")
 
 
 @app.command("ls")

@@ -80,6 +80,20 @@ def diff(
     show_changes(found["changes"])
 
 
+@app.command()
+def xids(
+    disagree: Annotated[bool, typer.Option("--disagree", help="Only those of which the sources disagree.")] = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """What follows each XID: the words of NVIDIA, gpud and AWS beside the site's, and what holds now."""
+    with context.client() as client:
+        found = context.plain(client.policy.xids())
+    rows = [row for row in found["items"] if row["disagreements"] or not disagree]
+    emit_rows(rows, columns.XIDS, output, context.screen(), name="xid")
+    if output in (Format.TABLE, Format.WIDE):
+        say("\n" + "\n".join(f"{name}: {source}" for name, source in found["sources"].items()))
+
+
 @app.command("set")
 def put(
     file: File, reason: Reason = BY_HAND, job: OfJob = None, project: OfProject = None, parent: Parent = None

@@ -79,6 +79,8 @@ from controlplane.protocol.rest.policy import (
     ReplayCase,
     ReplayDifference,
     ReplayedDecision,
+    XidRule,
+    XidTable,
 )
 from controlplane.protocol.rest.projects import Member, Project, ProjectDetail
 from controlplane.protocol.rest.queue import (
@@ -229,5 +231,7 @@ __all__ = [
     "Wall",
     "Window",
     "XidAround",
+    "XidRule",
+    "XidTable",
     "Yielding",
 ]

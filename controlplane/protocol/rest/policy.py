@@ -75,6 +75,34 @@ class PolicyChange(Answer, frozen=True, kw_only=True):
     after: Scalar
 
 
+class XidRule(Answer, frozen=True, kw_only=True):
+    """One XID (`mnemonic`: the driver's name of it), in the words of each source, "" where it has none: of NVIDIA its
+    immediate action, of `gpud` severity and actions, of `aws` its severity. `standard`: the action without the site's
+    word, and `because` of whom; `site`: the action that the site's policy sets, ""; `action`: what holds now. Where two
+    sources cannot both be right, `disagreements` says who says what."""
+
+    xid: int
+    mnemonic: str
+    what: str
+    nvidia: str
+    gpud: str
+    aws: str
+    aws_note: str
+    standard: str
+    because: str
+    site: str
+    action: str
+    disagreements: list[str]
+
+
+class XidTable(Answer, frozen=True, kw_only=True):
+    """Every XID of the catalogue, and each other that the site's policy names; and where each source's word is from."""
+
+    items: list[XidRule]
+    sources: dict[str, str]
+    as_of_seq: int
+
+
 class PolicyDiff(Answer, frozen=True, kw_only=True):
     """What differs in force between two numbers of a document; 0: the defaults."""
 

@@ -1543,6 +1543,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/policy/xids": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What follows an XID
+         * @description Every XID with the words of NVIDIA, gpud and AWS beside the site's, what holds now, and where they disagree.
+         */
+        get: operations["controlplane_api_routers_policy_get_xids"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/policy:put": {
         parameters: {
             query?: never;
@@ -6301,6 +6321,38 @@ export interface components {
             xid: number;
         };
         /**
+         * XidRule
+         * @description One XID (`mnemonic`: the driver's name of it), in the words of each source, "" where it has none: of NVIDIA its
+         *         immediate action, of `gpud` severity and actions, of `aws` its severity. `standard`: the action without the site's
+         *         word, and `because` of whom; `site`: the action that the site's policy sets, ""; `action`: what holds now. Where two
+         *         sources cannot both be right, `disagreements` says who says what.
+         */
+        XidRule: {
+            action: string;
+            aws: string;
+            aws_note: string;
+            because: string;
+            disagreements: string[];
+            gpud: string;
+            mnemonic: string;
+            nvidia: string;
+            site: string;
+            standard: string;
+            what: string;
+            xid: number;
+        };
+        /**
+         * XidTable
+         * @description Every XID of the catalogue, and each other that the site's policy names; and where each source's word is from.
+         */
+        XidTable: {
+            as_of_seq: number;
+            items: components["schemas"]["XidRule"][];
+            sources: {
+                [key: string]: string;
+            };
+        };
+        /**
          * Yielding
          * @description A running job that yields its `devices`: to the job `to`, or because a person asked (null). `trains_on`: they are
          *         those of some of its replicas, and the others train on; else it saves and yields all. What that is expected to
@@ -6631,6 +6683,8 @@ export type WithReason = components['schemas']['WithReason'];
 export type Word = components['schemas']['Word'];
 export type Words = components['schemas']['Words'];
 export type XidAround = components['schemas']['XidAround'];
+export type XidRule = components['schemas']['XidRule'];
+export type XidTable = components['schemas']['XidTable'];
 export type Yielding = components['schemas']['Yielding'];
 export type ResponseProblem400 = components['responses']['Problem400'];
 export type ResponseProblem401 = components['responses']['Problem401'];
@@ -9542,6 +9596,32 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_policy_get_xids: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["XidTable"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];

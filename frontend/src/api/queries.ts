@@ -88,6 +88,7 @@ export const overview = () =>
 export const policy = (of: PolicyOf) =>
   queryOptions({ queryKey: [...keys.policy, chosen(of)], queryFn: ({ signal }) => get("/policy", {}, { ...of }, signal), refetchInterval: every(POLL_MS) });
 export const policyVersions = (of: PolicyOf) => listOf([...keys.policy, chosen(of), "versions"], "/policy/versions", {}, { ...of });
+export const policyXids = () => queryOptions({ queryKey: [...keys.policy, "xids"], queryFn: ({ signal }) => get("/policy/xids", {}, {}, signal) });
 export const policyShadow = () =>
   queryOptions({ queryKey: [...keys.policy, "shadow"], queryFn: ({ signal }) => get("/policy/shadow", {}, {}, signal), refetchInterval: every(POLL_MS) });
 export const policyDiff = (before: number, after: number, of: PolicyOf) =>

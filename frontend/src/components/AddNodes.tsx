@@ -7,18 +7,16 @@ import * as queries from "../api/queries";
 import { type Bound, BOUNDS, enrolCommands, VALID_S } from "../lib/enrol";
 import { paths } from "../lib/paths";
 import { useSubmitting } from "../lib/submitting";
+import { ActButton } from "../ui/ActButton";
 import { CopyButton, Problem, Time } from "../ui/basics";
 import { Dialog } from "../ui/dialog";
 import { Icon } from "../ui/icons";
 
-/** For administrators: nobody else makes join tokens. */
-export function AddNodes(): ReactElement | null {
-  const me = useQuery(queries.me()).data;
+export function AddNodes(): ReactElement {
   const [open, setOpen] = useState(false);
-  if (!me?.roles.includes("admin")) return null;
   return (
     <>
-      <button type="button" className="button primary" onClick={() => setOpen(true)}>Add nodes</button>
+      <ActButton does="/join-tokens" project={null} className="primary" onPress={() => setOpen(true)}>Add nodes</ActButton>
       {open ? <AddDialog onClose={() => setOpen(false)} /> : null}
     </>
   );

@@ -9,6 +9,7 @@ import { useNow } from "../lib/clock";
 import { count } from "../lib/format";
 import { paths } from "../lib/paths";
 import { AddNodes } from "./AddNodes";
+import { ActButton } from "../ui/ActButton";
 import { Empty, Id, Loaded, Skeleton, Time } from "../ui/basics";
 import { ConfirmDialog } from "../ui/dialog";
 import { More } from "../ui/More";
@@ -109,7 +110,7 @@ function Join({ row, onRevoke }: { row: JoinToken; onRevoke: () => void }): Reac
       <td><Time at={row.created_at} /></td>
       <td className="nowrap">{why}</td>
       <td><Id id={row.id} short={`...${row.id.slice(-6)}`} /></td>
-      <td>{over ? null : <button type="button" className="button danger small" aria-label={`Revoke the join token for ${bound(row)}`} onClick={onRevoke}>Revoke</button>}</td>
+      <td>{over ? null : <ActButton does="/join-tokens/{token_id}:revoke" project={null} className="danger small" label={`Revoke the join token for ${bound(row)}`} onPress={onRevoke}>Revoke</ActButton>}</td>
     </tr>
   );
 }

@@ -39,7 +39,7 @@ function One({ breaker }: { breaker: Breaker }): ReactElement {
         Automation does nothing there that does not rest on positive proof; what people request is carried out. {held(breaker)}{" "}
         <Link to={paths.decision(breaker.decision_id)}>Evidence</Link>
       </p>
-      <ActButton of={breaker} act="close" project={null} onPress={() => setAsked(true)}>Close the breaker</ActButton>
+      <ActButton does="/breakers/{breaker_id}:close" of={breaker} project={null} onPress={() => setAsked(true)}>Close the breaker</ActButton>
       {asked ? (
         <ConfirmDialog
           title={`Close the breaker of ${where}`} confirmLabel="Close the breaker"

@@ -3,10 +3,12 @@ import { useQuery } from "@tanstack/react-query";
 import { type ReactElement, useState } from "react";
 import { Link } from "react-router";
 import { post } from "../api/client";
+import { useProjectOf } from "../api/project";
 import * as queries from "../api/queries";
 import type { FaultKind, Target } from "../api/types";
 import { paths } from "../lib/paths";
 import { useLive } from "../live/hooks";
+import { ActButton } from "../ui/ActButton";
 import { Empty, Loaded, Problem } from "../ui/basics";
 import { Dialog } from "../ui/dialog";
 import { Icon } from "../ui/icons";
@@ -45,6 +47,10 @@ function Inject(props: { fault: FaultKind; pick: Pick; onPick: (pick: Pick) => v
   const [error, setError] = useState<unknown>(null);
   const [sent, setSent] = useState<{ detail: string; atMs: number } | null>(null);
   const needs: Target[] = fault.needs;
+  /* A fault of a job is judged in its project, any other in the fleet. */
+  const ofJob = needs.includes("job");
+  const found = useProjectOf(ofJob && pick.job !== "" ? pick.job : null);
+  const project = ofJob && pick.job === "" ? undefined : found;
   const inject = async (): Promise<void> => {
     setBusy(true);
     setError(null);
@@ -67,7 +73,7 @@ function Inject(props: { fault: FaultKind; pick: Pick; onPick: (pick: Pick) => v
         <label className="field"><span>{fault.value.label}</span><input inputMode="decimal" placeholder={`${fault.value.default}, if left empty`} value={value} onChange={(event) => setValue(event.target.value)} /></label>
       )}
       {error ? <Problem error={error} /> : null}
-      <button type="button" className="button danger" disabled={busy || !ready(needs, pick)} onClick={() => void inject()}><Icon name="bolt" size={13} /> {busy ? "Injecting..." : `Inject: ${fault.title}`}</button>
+      <ActButton does="/demo/faults" project={project} className="danger" busy={busy} why={ready(needs, pick) ? "" : "Choose where first."} onPress={() => void inject()}><Icon name="bolt" size={13} /> {busy ? "Injecting..." : `Inject: ${fault.title}`}</ActButton>
       {sent ? <Follow sent={sent} onClose={props.onClose} /> : null}
     </div>
   );

@@ -34,9 +34,9 @@ export function Consent({ decision }: { decision: DecisionDetail }): ReactElemen
         <ul>{decision.verdicts.map((word) => <li key={`${word.who} ${word.at}`}><b>{word.who}</b> {word.verdict} <Time at={word.at} />: {word.reason}</li>)}</ul>
       ) : null}
       <div className="page-actions consent-acts">
-        <ActButton of={decision} project={project} act="approve" className="primary" onPress={() => setAsked("approve")}>Approve</ActButton>
-        <ActButton of={decision} project={project} act="reject" onPress={() => setAsked("reject")}>Reject</ActButton>
-        {decision.acts_at || decision.verdict === "held" ? <ActButton of={decision} project={project} act="hold" onPress={() => setAsked("hold")}>Hold</ActButton> : null}
+        <ActButton does="/decisions/{decision_id}:approve" of={decision} project={project} className="primary" onPress={() => setAsked("approve")}>Approve</ActButton>
+        <ActButton does="/decisions/{decision_id}:reject" of={decision} project={project} onPress={() => setAsked("reject")}>Reject</ActButton>
+        {decision.acts_at || decision.verdict === "held" ? <ActButton does="/decisions/{decision_id}:hold" of={decision} project={project} onPress={() => setAsked("hold")}>Hold</ActButton> : null}
       </div>
       {asked ? (
         <ConfirmDialog

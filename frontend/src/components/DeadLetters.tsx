@@ -4,6 +4,8 @@ import type { ReactElement } from "react";
 import * as queries from "../api/queries";
 import type { DeadLetter, NodeDetail } from "../api/types";
 import { bytes, count, shortId, words } from "../lib/format";
+import { TO_READ } from "../lib/needs.gen";
+import { whyMayNot } from "../lib/rights";
 import { Id, Loaded, Panel, Skeleton, Time } from "../ui/basics";
 import { Icon } from "../ui/icons";
 import { Scroll } from "../ui/Scroll";
@@ -15,7 +17,10 @@ const LOOK = {
 } as const;
 
 export function DeadLetters({ node }: { node: NodeDetail }): ReactElement {
-  const query = useQuery(queries.deadLetters(node.id));
+  /* As the frame of the page has read the account. */
+  const me = useQuery({ ...queries.me(), enabled: false }).data;
+  const why = whyMayNot(me, TO_READ["/nodes/{node_id}/dead-letters"], null);
+  const query = useQuery({ ...queries.deadLetters(node.id), enabled: why === "" });
   const one = node.dead_letters === 1;
   return (
     <Panel title="Events put aside">
@@ -23,9 +28,11 @@ export function DeadLetters({ node }: { node: NodeDetail }): ReactElement {
         {count(node.dead_letters)} event{one ? "" : "s"} of this agent could not be applied. Nothing waits behind {one ? "it" : "them"}.
         Once the reason is mended, <code>manage.py replay_dead_letters --node {node.name}</code> applies {one ? "it" : "them in order"}.
       </p>
-      <Loaded query={query} skeleton={<Skeleton height={120} />}>
-        {(page) => <Letters letters={page.items} />}
-      </Loaded>
+      {why !== "" ? <p className="muted">{why}</p> : (
+        <Loaded query={query} skeleton={<Skeleton height={120} />}>
+          {(page) => <Letters letters={page.items} />}
+        </Loaded>
+      )}
     </Panel>
   );
 }

@@ -13,6 +13,7 @@ import { Tabs } from "../ui/tabs";
 import { DecisionRow } from "./DecisionRow";
 import { EventTable } from "./EventTable";
 import { IncidentTable } from "./IncidentTable";
+import { Maturity } from "./Maturity";
 import { Scroll } from "../ui/Scroll";
 
 export function JobTabs({ job, settled }: { job: JobDetail; settled: boolean }): ReactElement {
@@ -168,9 +169,12 @@ function Attempts({ job }: { job: JobDetail }): ReactElement {
 function Spec({ spec }: { spec: unknown }): ReactElement {
   const text = JSON.stringify(spec, null, 2);
   return (
-    <div className="padded">
-      <CopyButton text={text} what="spec" label="Copy JSON" />
-      <pre className="code" tabIndex={0}>{text}</pre>
-    </div>
+    <>
+      <div className="padded">
+        <CopyButton text={text} what="spec" label="Copy JSON" />
+        <pre className="code" tabIndex={0}>{text}</pre>
+      </div>
+      <Maturity spec={spec} />
+    </>
   );
 }

@@ -15,7 +15,7 @@ export function KnownEndLine({ node, onCancel }: { node: NodeDetail; onCancel: (
     <p className="why text-warn">
       {endText(end, new Date())} <Time at={end.leaves_at} />{end.back_at ? <>, back <Time at={end.back_at} /></> : null}: {end.reason} <span className="muted">({end.source === "spot" ? "its provider" : end.who})</span>.
       {" "}What runs here leaves before, in the cheapest way that fits.{" "}
-      <ActButton project={null} className="small" onPress={onCancel}>{end.source === "spot" ? "It stays" : "Cancel the window"}</ActButton>
+      <ActButton does="/windows/{window_id}:cancel" project={null} className="small" onPress={onCancel}>{end.source === "spot" ? "It stays" : "Cancel the window"}</ActButton>
     </p>
   );
 }

@@ -46,7 +46,7 @@ function IncarnationLog({ jobId, project, rank }: { jobId: string; project: stri
     <>
       {lives ? (
         <p>
-          <ActButton of={rank} act="debug" project={project} busy={read.isPending} onPress={() => read.mutate()}>Read it now</ActButton>{" "}
+          <ActButton does="/jobs/{job_id}:debug" of={rank} project={project} busy={read.isPending} onPress={() => read.mutate()}>Read it now</ActButton>{" "}
           <span className="muted">{read.isSuccess ? "Asked its agent; the answer appears here." : "This rank runs."}</span>
         </p>
       ) : null}

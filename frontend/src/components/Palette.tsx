@@ -9,6 +9,7 @@ import { type Asked, type Entry, type Group, offered } from "../lib/palette";
 import { recentOf } from "../lib/recent";
 import { setSetting } from "../lib/settings";
 import { live } from "../live/store";
+import { ANYWHERE, useWhyMayNot } from "../ui/ActButton";
 import { Dialog } from "../ui/dialog";
 import { Icon } from "../ui/icons";
 import { AskedDialog } from "./AskedDialog";
@@ -36,10 +37,11 @@ function Chooser({ onAsk, ...props }: Props & { onAsk: (asked: Asked) => void })
   const [awaited, setAwaited] = useState(false);
   const navigate = useNavigate();
   const me = useQuery(queries.me()).data;
+  const noFault = useWhyMayNot("/demo/faults", ANYWHERE);
   const here = useHere(useLocation().pathname);
   const search = useFound(text);
   const recent = useMemo(() => recentOf(me?.username ?? ""), [me]);
-  const groups = offered({ text, me, here, recent, settings: settingsOf(props.onHelp), more: props.demo ? [faultOf(props.onFault)] : [], found: search.found });
+  const groups = offered({ text, me, here, recent, settings: settingsOf(props.onHelp), more: props.demo ? [faultOf(props.onFault, noFault)] : [], found: search.found });
   const entries = groups.flatMap((group) => group.entries);
   const at = Math.max(0, entries.findIndex((entry) => entry.key === activeKey));
   const type = (value: string): void => {
@@ -48,7 +50,7 @@ function Chooser({ onAsk, ...props }: Props & { onAsk: (asked: Asked) => void })
     setAwaited(false);
   };
   const choose = (entry: Entry | undefined): void => {
-    if (!entry) return;
+    if (!entry || entry.why) return;
     const { does } = entry;
     if ("fill" in does) return type(does.fill);
     if ("ask" in does) return onAsk(does.ask);
@@ -122,10 +124,10 @@ function Options({ text, groups, active, pending, onType, onKey, onChoose }: Opt
             <li role="presentation" className="palette-group">{group.label}</li>
             {group.entries.map((entry) => (
               <li
-                key={entry.key} id={idOf(entry)} ref={entry === active ? chosen : undefined} role="option" aria-selected={entry === active} className="palette-entry"
+                key={entry.key} id={idOf(entry)} ref={entry === active ? chosen : undefined} role="option" aria-selected={entry === active} aria-disabled={entry.why ? true : undefined} className="palette-entry"
                 onMouseDown={(event) => event.preventDefault()} onClick={() => onChoose(entry)}
               >
-                <Icon name={entry.icon} size={14} /> <span className="palette-text">{entry.text}</span>{entry.note ? <span className="muted">{entry.note}</span> : null}
+                <Icon name={entry.icon} size={14} /> <span className="palette-text">{entry.text}</span>{entry.why || entry.note ? <span className="muted">{entry.why || entry.note}</span> : null}
               </li>
             ))}
           </ul>
@@ -153,4 +155,4 @@ function settingsOf(onHelp: () => void): Entry[] {
   ];
 }
 
-const faultOf = (onFault: () => void): Entry => ({ key: "fault", text: "Inject a fault", icon: "bolt", does: { run: onFault } });
+const faultOf = (onFault: () => void, why: string): Entry => ({ key: "fault", text: "Inject a fault", why, icon: "bolt", does: { run: onFault } });

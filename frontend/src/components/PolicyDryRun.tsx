@@ -6,13 +6,14 @@ import type { PolicyReplay } from "../api/types";
 import { type Change, type Differing, type DryRunResult, type PolicyOf, listed, merged } from "../lib/policy";
 import { paths } from "../lib/paths";
 import { useSubmitting } from "../lib/submitting";
+import { ActButton } from "../ui/ActButton";
 import { Empty, Panel, Problem, Time } from "../ui/basics";
 import { Scroll } from "../ui/Scroll";
 
 const DAY_S = 86_400;
 const SHOWN = 100;
 
-export function PolicyDryRun({ text, of, changed }: { text: string; of: PolicyOf; changed: boolean }): ReactElement {
+export function PolicyDryRun({ text, of, project, changed }: { text: string; of: PolicyOf; project: string | null; changed: boolean }): ReactElement {
   const [result, setResult] = useState<DryRunResult | null>(null);
   const [asked, setAsked] = useState("");
   const [seen, setSeen] = useState(0);
@@ -34,8 +35,8 @@ export function PolicyDryRun({ text, of, changed }: { text: string; of: PolicyOf
     <Panel
       title="What it would have changed"
       actions={<>
-        <button type="button" className="button" disabled={busy} onClick={() => void run(1)}>Dry run: last day</button>
-        <button type="button" className="button" disabled={busy} onClick={() => void run(7)}>Last week</button>
+        <ActButton does="/policy:replay" project={project} busy={busy} onPress={() => void run(1)}>Dry run: last day</ActButton>
+        <ActButton does="/policy:replay" project={project} busy={busy} onPress={() => void run(7)}>Last week</ActButton>
       </>}
     >
       {(result || error) && asked !== text ? <p className="notice tone-warn" role="status">This result is for the text before your last change.</p> : null}

@@ -8,6 +8,7 @@ import type { Policy, Shadow } from "../api/types";
 import { gpuSeconds } from "../lib/format";
 import { paths } from "../lib/paths";
 import { AGREEMENTS, mayBePromoted, priced, scored, standing } from "../lib/shadow";
+import { ActButton } from "../ui/ActButton";
 import { Empty, Loaded, Panel, Time } from "../ui/basics";
 import { ConfirmDialog } from "../ui/dialog";
 import { Scroll } from "../ui/Scroll";
@@ -16,12 +17,14 @@ interface Props {
   policy: Policy;
   text: string;
   changed: boolean;
-  admin: boolean;
 }
+
+/** Why nothing can be done with a document that is as it was. */
+export const UNCHANGED = "Change the document first.";
 
 type Act = "start" | "promote" | "stop";
 
-export function PolicyShadow({ policy, text, changed, admin }: Props): ReactElement {
+export function PolicyShadow({ policy, text, changed }: Props): ReactElement {
   const query = useQuery(queries.policyShadow());
   const [act, setAct] = useState<Act | null>(null);
   const client = useQueryClient();
@@ -29,7 +32,6 @@ export function PolicyShadow({ policy, text, changed, admin }: Props): ReactElem
     setAct(null);
     void client.invalidateQueries({ queryKey: queries.keys.policy });
   };
-  const hint = admin ? undefined : "This needs an administrator";
   return (
     <Loaded query={query}>
       {({ shadow }) => {
@@ -38,9 +40,9 @@ export function PolicyShadow({ policy, text, changed, admin }: Props): ReactElem
           <Panel
             title="Shadow"
             actions={runs ? <>
-              {shadow.role === "candidate" ? <button type="button" className="button" disabled={!admin || !mayBePromoted(shadow)} title={hint ?? shadow.below[0]} onClick={() => setAct("promote")}>Promote</button> : null}
-              <button type="button" className="button" disabled={!admin} title={hint} onClick={() => setAct("stop")}>Stop</button>
-            </> : <button type="button" className="button" disabled={!admin || !changed} title={hint ?? (changed ? undefined : "Change the document first")} onClick={() => setAct("start")}>Run beside the live policy</button>}
+              {shadow.role === "candidate" ? <ActButton does="/policy/shadow:promote" project={null} why={mayBePromoted(shadow) ? "" : shadow.below[0] ?? "It has not decided long enough."} onPress={() => setAct("promote")}>Promote</ActButton> : null}
+              <ActButton does="/policy/shadow:stop" project={null} onPress={() => setAct("stop")}>Stop</ActButton>
+            </> : <ActButton does="/policy/shadow:start" project={null} why={changed ? "" : UNCHANGED} onPress={() => setAct("start")}>Run beside the live policy</ActButton>}
           >
             {shadow ? <Standing shadow={shadow} /> : <Empty title="No policy has run beside the live one">A changed document can decide beside it, and acts on nothing.</Empty>}
             {act ? <Confirm act={act} shadow={shadow} policy={policy} text={text} onClose={close} /> : null}

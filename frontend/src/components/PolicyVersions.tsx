@@ -5,6 +5,7 @@ import { post } from "../api/client";
 import * as queries from "../api/queries";
 import type { Policy } from "../api/types";
 import type { PolicyOf } from "../lib/policy";
+import { ActButton } from "../ui/ActButton";
 import { Empty, Loaded, Panel, Time } from "../ui/basics";
 import { ConfirmDialog } from "../ui/dialog";
 import { More } from "../ui/More";
@@ -14,10 +15,9 @@ import { Changes } from "./PolicyDryRun";
 interface Props {
   policy: Policy;
   of: PolicyOf;
-  admin: boolean;
 }
 
-export function PolicyVersions({ policy, of, admin }: Props): ReactElement {
+export function PolicyVersions({ policy, of }: Props): ReactElement {
   const query = useInfiniteQuery(queries.policyVersions(of));
   const [to, setTo] = useState<number | null>(null);
   const client = useQueryClient();
@@ -30,7 +30,7 @@ export function PolicyVersions({ policy, of, admin }: Props): ReactElement {
     void client.invalidateQueries({ queryKey: queries.keys.policy });
   };
   const back = (number: number): ReactElement => (
-    <button type="button" className="button" disabled={!admin} title={admin ? undefined : "This needs an administrator"} onClick={() => setTo(number)}>Bring back</button>
+    <ActButton does="/policy:rollback" project={policy.project} onPress={() => setTo(number)}>Bring back</ActButton>
   );
   return (
     <Panel title="Versions" flush>

@@ -48,7 +48,7 @@ const ReplicaCard = memo(function ReplicaCard(props: Omit<GridProps, "replicas">
         <span className="chip" title="How many times this slot has been started">incarnation <b>{replica.incarnation}</b></span>
         <span className="chip">step <b>{count(replica.contributing ? props.committedStep : replica.committed_step)}</b></span>
         {replica.contributing ? null : <span className="chip" title="Its gradients are not part of the sum">not contributing</span>}
-        <ActButton of={replica} act="evict-replica" project={props.project} className="danger small" label={`Evict replica ${replica.index}`} onPress={() => props.onEvict(replica)}>Evict</ActButton>
+        <ActButton does="/jobs/{job_id}:evict-replica" of={replica} project={props.project} className="danger small" label={`Evict replica ${replica.index}`} onPress={() => props.onEvict(replica)}>Evict</ActButton>
       </header>
       {replica.caught_up ? <p className="replica-note muted">Caught up: {CAUGHT_UP_SHOWN.filter((key) => key in replica.caught_up!).map((key) => quantity(key, replica.caught_up![key])).map(({ name, text }) => `${name} ${text}`).join(", ")}</p> : null}
       <Scroll label="Ranks">

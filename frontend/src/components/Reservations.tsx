@@ -21,7 +21,7 @@ export function Reservations(): ReactElement {
   const refresh = useRefresh();
   const close = (): void => { setAsked(null); refresh(queries.keys.reservations); };
   return (
-    <Panel title="Reserved nodes" flush actions={<ActButton project={null} className="small" onPress={() => setAsked("new")}>Reserve nodes</ActButton>}>
+    <Panel title="Reserved nodes" flush actions={<ActButton does="/reservations" project={null} className="small" onPress={() => setAsked("new")}>Reserve nodes</ActButton>}>
       <Loaded query={query} skeleton={<div className="padded"><Skeleton lines={2} /></div>}>
         {(found) => found.items.length === 0 ? <Empty title="No nodes are reserved">An operator of the fleet reserves nodes for a project: its jobs alone start there.</Empty> : <List rows={found.items} more={(found.total ?? 0) - found.items.length} onCancel={setAsked} />}
       </Loaded>
@@ -44,7 +44,7 @@ function List({ rows, more, onCancel }: { rows: Reservation[]; more: number; onC
                 <td className="nowrap"><Time at={row.starts_at} /></td>
                 <td className="nowrap"><Time at={row.ends_at} /></td>
                 <td className="words">{row.reason} {row.who ? <span className="muted">({row.who})</span> : null}</td>
-                <td>{"cancel" in row.capabilities ? <ActButton of={row} act="cancel" project={null} onPress={() => onCancel(row)}>Cancel</ActButton> : null}</td>
+                <td>{"cancel" in row.capabilities ? <ActButton does="/reservations/{reservation_id}:cancel" of={row} project={null} onPress={() => onCancel(row)}>Cancel</ActButton> : null}</td>
               </tr>
             ))}
           </tbody>

@@ -13,6 +13,7 @@ import { PLACES } from "../lib/places";
 import { forgetRecent } from "../lib/recent";
 import { setSetting, type Theme, useSettings } from "../lib/settings";
 import type { TimeMode } from "../lib/time";
+import { ActButton, ANYWHERE } from "../ui/ActButton";
 import { Problem, Skeleton } from "../ui/basics";
 import { Icon, type IconName } from "../ui/icons";
 import { LinkBanner, LinkIndicator } from "./LinkState";
@@ -60,7 +61,7 @@ function SignedIn({ demo, username }: { demo: boolean; username: string }): Reac
             <Icon name="search" size={13} /><span className="widest-word"> Search</span>
           </button>
           {demo ? (
-            <button type="button" className="button" aria-label="Inject a fault" title="Inject a fault" onClick={() => setChaos(true)}><Icon name="bolt" size={13} /><span className="wide-word"> Inject a fault</span></button>
+            <ActButton does="/demo/faults" project={ANYWHERE} label="Inject a fault" hint="Inject a fault" onPress={() => setChaos(true)}><Icon name="bolt" size={13} /><span className="wide-word"> Inject a fault</span></ActButton>
           ) : null}
           <LinkIndicator />
           <Switches />

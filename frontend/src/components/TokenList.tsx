@@ -5,6 +5,7 @@ import { post } from "../api/client";
 import * as queries from "../api/queries";
 import type { Token } from "../api/types";
 import { useNow } from "../lib/clock";
+import { ActButton } from "../ui/ActButton";
 import { Empty, Id, Loaded, Skeleton, Time } from "../ui/basics";
 import { ConfirmDialog } from "../ui/dialog";
 import { More, shownOf } from "../ui/More";
@@ -70,7 +71,7 @@ function Row({ row, onRevoke }: { row: Token; onRevoke: () => void }): ReactElem
       <td>{row.expires_at ? <Time at={row.expires_at} /> : "never"}</td>
       <td className="nowrap">{row.revoked_at ? <>revoked <Time at={row.revoked_at} /></> : over ? "ended" : "counts"}</td>
       <td><Id id={row.id} short={`...${row.id.slice(-6)}`} /></td>
-      <td>{over ? null : <button type="button" className="button danger small" aria-label={`Revoke ${row.name}`} onClick={onRevoke}>Revoke</button>}</td>
+      <td>{over ? null : <ActButton does="/tokens/{token_id}:revoke" project={null} className="danger small" label={`Revoke ${row.name}`} onPress={onRevoke}>Revoke</ActButton>}</td>
     </tr>
   );
 }

@@ -21,3 +21,9 @@ export function keepDraft(what: string, text: string | null): void {
     /* Storage is blocked or full: the text lasts as long as the page. */
   }
 }
+
+/** The project that a spec names, as far as that can be seen without reading all of it; null: none that is seen. */
+export function projectOf(spec: string): string | null {
+  const metadata = /(^|[\n{,])\s*"?metadata"?\s*:(.*?)(\n["\w]|$(?![\s\S]))/s.exec(spec)?.[2] ?? "";
+  return /[\s{,]"?project"?\s*:\s*["']?([\w.-]+)/.exec(metadata)?.[1] ?? null;
+}

@@ -41,10 +41,24 @@ describe("what may be done", () => {
   });
 });
 
+describe("what is asked for and may not be", () => {
+  const why = (given: Partial<Offer>): (string | undefined)[][] => offered(offer(given)).flatMap((group) => group.entries.map((entry) => [entry.text, entry.why ?? ""]));
+  it("stands there with the reason, after what may be", () => {
+    expect(why({ me: reader, text: "drain gpu-1", found: foundNodes(["gpu-1"]) })[0]).toEqual(["Drain gpu-1", "This needs the scope operate; you have read."]);
+    expect(why({ text: "uncordon gpu-1", found: foundNodes(["gpu-1"]) })[0]).toEqual(["Uncordon gpu-1", "node is not cordoned"]);
+    const two: Found[] = [{ kind: "job", things: [job("a", "default"), job("b", "mine")], total: 2 }];
+    expect(why({ me: reader, text: "cancel ", found: two }).slice(0, 2)).toEqual([["Cancel b", ""], ["Cancel a", "This needs the scope operate in the project default; you have read."]]);
+    expect(why({ me: reader, text: "drain" })[0]).toEqual(["Drain a node...", "This needs the scope operate; you have read."]);
+  });
+  it("is not there while nothing is typed", () => {
+    expect(why({ me: reader, here: node("gpu-1") }).filter(([, reason]) => reason !== "")).toEqual([]);
+  });
+});
+
 describe("what is typed", () => {
   it("is an act and a name once a space follows a verb", () => {
-    expect(parsed("drain gpu-07")).toMatchObject({ term: "gpu-07", acts: [{ act: "drain" }] });
-    expect(parsed("Drain ")).toMatchObject({ term: "", acts: [{ act: "drain" }] });
+    expect(parsed("drain gpu-07")).toMatchObject({ term: "gpu-07", acts: [{ does: "/nodes/{node_id}:drain" }] });
+    expect(parsed("Drain ")).toMatchObject({ term: "", acts: [{ does: "/nodes/{node_id}:drain" }] });
     expect(parsed("drain")).toEqual({ term: "drain", acts: [] });
     expect(parsed("drain-1")).toEqual({ term: "drain-1", acts: [] });
     expect(parsed("two words ")).toEqual({ term: "two words", acts: [] });

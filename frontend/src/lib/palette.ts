@@ -1,12 +1,12 @@
 /* What the command palette offers for what is typed. Pure: what was found on the server, who asks and where the reader is
    are arguments. An act is offered where the server allows it on that object (`capabilities`) to this account (`may`). */
-import type { Incident, Job, Me, Node } from "../api/types";
+import type { Incident, Job, Node } from "../api/types";
 import type { IconName } from "../ui/icons";
 import { count, words } from "./format";
 import { paths } from "./paths";
 import { PLACES } from "./places";
 import type { Kind, Recent } from "./recent";
-import { may, type Scope } from "./rights";
+import { type Account, type Act, may, scopeOf, whyMayNot, whyNowhere, wordOf } from "./rights";
 
 export type FoundJob = Pick<Job, "id" | "name" | "project" | "state" | "capabilities">;
 export type FoundNode = Pick<Node, "id" | "name" | "state" | "segment" | "capabilities">;
@@ -38,6 +38,8 @@ export interface Entry {
   key: string;
   text: string;
   note?: string;
+  /** Why it cannot be chosen; "" or not there: it can. */
+  why?: string;
   icon: IconName;
   does: Does;
 }
@@ -48,25 +50,23 @@ export interface Group {
 }
 
 interface ActWord {
+  does: Act;
   kind: Kind;
-  act: string;
-  verb: string;
-  needs: Scope;
   icon: IconName;
   text: (name: string) => string;
 }
 
 const ACTS: ActWord[] = [
-  { kind: "job", act: "checkpoint", verb: "checkpoint", needs: "operate", icon: "disk", text: (name) => `Checkpoint ${name} now` },
-  { kind: "job", act: "preempt", verb: "preempt", needs: "operate", icon: "hourglass", text: (name) => `Preempt ${name}` },
-  { kind: "job", act: "resume", verb: "resume", needs: "operate", icon: "play", text: (name) => `Resume ${name}` },
-  { kind: "job", act: "cancel", verb: "cancel", needs: "operate", icon: "ban", text: (name) => `Cancel ${name}` },
-  { kind: "node", act: "drain", verb: "drain", needs: "operate", icon: "dash", text: (name) => `Drain ${name}` },
-  { kind: "node", act: "maintain", verb: "maintain", needs: "operate", icon: "hourglass", text: (name) => `Set a maintenance window of ${name}` },
-  { kind: "node", act: "cordon", verb: "cordon", needs: "operate", icon: "ban", text: (name) => `Cordon ${name}` },
-  { kind: "node", act: "uncordon", verb: "uncordon", needs: "operate", icon: "check", text: (name) => `Uncordon ${name}` },
-  { kind: "node", act: "confirm", verb: "confirm", needs: "admin", icon: "check", text: (name) => `Confirm ${name}` },
-  { kind: "incident", act: "acknowledge", verb: "acknowledge", needs: "operate", icon: "eye", text: (name) => `Acknowledge: ${name}` },
+  { does: "/jobs/{job_id}:checkpoint", kind: "job", icon: "disk", text: (name) => `Checkpoint ${name} now` },
+  { does: "/jobs/{job_id}:preempt", kind: "job", icon: "hourglass", text: (name) => `Preempt ${name}` },
+  { does: "/jobs/{job_id}:resume", kind: "job", icon: "play", text: (name) => `Resume ${name}` },
+  { does: "/jobs/{job_id}:cancel", kind: "job", icon: "ban", text: (name) => `Cancel ${name}` },
+  { does: "/nodes/{node_id}:drain", kind: "node", icon: "dash", text: (name) => `Drain ${name}` },
+  { does: "/nodes/{node_id}:maintain", kind: "node", icon: "hourglass", text: (name) => `Set a maintenance window of ${name}` },
+  { does: "/nodes/{node_id}:cordon", kind: "node", icon: "ban", text: (name) => `Cordon ${name}` },
+  { does: "/nodes/{node_id}:uncordon", kind: "node", icon: "check", text: (name) => `Uncordon ${name}` },
+  { does: "/nodes/{node_id}:confirm", kind: "node", icon: "check", text: (name) => `Confirm ${name}` },
+  { does: "/incidents/{incident_id}:acknowledge", kind: "incident", icon: "eye", text: (name) => `Acknowledge: ${name}` },
 ];
 const ARTICLE: Record<Kind, string> = { job: "a job", node: "a node", incident: "an incident" };
 const ICON: Record<Kind, IconName> = { job: "list", node: "server", incident: "alert" };
@@ -101,7 +101,7 @@ export const ofIncident = (incident: FoundIncident, projects: ReadonlyMap<string
     an act once a space follows it. */
 export function parsed(text: string): { acts: ActWord[]; term: string } {
   const [, verb, rest] = /^(\S+)\s+(.*)$/s.exec(text.trimStart()) ?? [];
-  const acts = verb === undefined ? [] : ACTS.filter((word) => word.verb === verb.toLowerCase());
+  const acts = verb === undefined ? [] : ACTS.filter((word) => wordOf(word.does) === verb.toLowerCase());
   return acts.length > 0 ? { acts, term: rest!.trim() } : { acts: [], term: text.trim() };
 }
 
@@ -113,19 +113,40 @@ export function matches(text: string, typed: string): boolean {
 
 const holds = (thing: Thing, term: string): boolean => [thing.name, ...thing.by].some((text) => text.toLowerCase().includes(term.toLowerCase()));
 
+const inWhich = (thing: Thing): string | null => (thing.project === undefined ? "" : thing.project);
+
+const entryOf = (word: ActWord, thing: Thing): Entry => {
+  const act = wordOf(word.does);
+  return { key: `act ${act} ${thing.id}`, text: word.text(thing.name), icon: word.icon, does: { ask: { kind: thing.kind, id: thing.id, name: thing.name, act } } };
+};
+
 /** The acts on it that may be ordered now, by this account. */
-export function actsOn(thing: Thing, me: Pick<Me, "roles" | "projects"> | undefined, among: readonly ActWord[] = ACTS): Entry[] {
+export function actsOn(thing: Thing, me: Account | undefined, among: readonly ActWord[] = ACTS): Entry[] {
   return among
-    .filter((word) => word.kind === thing.kind && thing.capabilities[word.act] === "" && may(me, word.needs, thing.project === undefined ? "" : thing.project))
-    .map((word) => ({ key: `act ${word.act} ${thing.id}`, text: word.text(thing.name), icon: word.icon, does: { ask: { kind: thing.kind, id: thing.id, name: thing.name, act: word.act } } }));
+    .filter((word) => word.kind === thing.kind && thing.capabilities[wordOf(word.does)] === "" && may(me, scopeOf(word.does), inWhich(thing)))
+    .map((word) => entryOf(word, thing));
 }
 
-/** Verbs to begin with: choosing one types it. */
-function beginnings(me: Pick<Me, "roles" | "projects"> | undefined, typed: string): Entry[] {
-  const anywhere = (needed: Scope): boolean => [null, ...Object.keys(me?.projects ?? {})].some((project) => may(me, needed, project));
-  return ACTS.filter((word) => (word.kind === "node" ? may(me, word.needs, null) : anywhere(word.needs)))
-    .map((word) => ({ key: `verb ${word.verb}`, text: `${word.verb[0]!.toUpperCase()}${word.verb.slice(1)} ${ARTICLE[word.kind]}...`, icon: word.icon, does: { fill: `${word.verb} ` } }))
-    .filter((entry) => matches(entry.text, typed));
+/** The acts that were asked for by name and may not be ordered on it, each with the reason. While it is not known in which project
+    it is, there are none. */
+export function refusedOn(thing: Thing, me: Account | undefined, among: readonly ActWord[]): Entry[] {
+  if (thing.project === undefined) return [];
+  return among
+    .filter((word) => word.kind === thing.kind)
+    .map((word) => ({ ...entryOf(word, thing), why: whyMayNot(me, scopeOf(word.does), thing.project) || (thing.capabilities[wordOf(word.does)] ?? "") }))
+    .filter((entry) => entry.why !== "");
+}
+
+/** Verbs to begin with: choosing one types it. What this account may do nowhere is named with the reason where it is typed. */
+function beginnings(me: Account | undefined, typed: string): Entry[] {
+  if (me === undefined) return [];
+  return ACTS
+    .map((word) => {
+      const [act, needed] = [wordOf(word.does), scopeOf(word.does)];
+      const why = word.kind === "node" ? whyMayNot(me, needed, null) : whyNowhere(me, needed);
+      return { key: `verb ${act}`, text: `${act[0]!.toUpperCase()}${act.slice(1)} ${ARTICLE[word.kind]}...`, icon: word.icon, does: { fill: `${act} ` }, why };
+    })
+    .filter((entry) => (typed !== "" || entry.why === "") && matches(entry.text, typed));
 }
 
 const opens = (thing: Pick<Thing, "kind" | "id" | "name">, note?: string): Entry => ({ key: `${thing.kind} ${thing.id}`, text: thing.name, note, icon: ICON[thing.kind], does: { to: PATH[thing.kind](thing.id) } });
@@ -142,7 +163,7 @@ export const ofTerm = (found: readonly Found[], term: string): Found[] => found.
 
 export interface Offer {
   text: string;
-  me: Pick<Me, "roles" | "projects"> | undefined;
+  me: Account | undefined;
   /** What this page is of. */
   here: Thing | null;
   recent: readonly Recent[];
@@ -163,7 +184,7 @@ function atFirst({ me, here, recent, settings, more }: Offer): Group[] {
     { label: "On this page", entries: here ? actsOn(here, me) : [] },
     { label: "Recent", entries: recent.filter((item) => item.id !== here?.id).map((item) => opens(item)) },
     { label: "Go to", entries: places("") },
-    { label: "Acts", entries: [...beginnings(me, ""), ...more] },
+    { label: "Acts", entries: [...beginnings(me, ""), ...more.filter((entry) => !entry.why)] },
     { label: "Settings and help", entries: [...settings] },
   ];
 }
@@ -176,7 +197,7 @@ function forText({ text, me, settings, more, found }: Offer): Group[] {
   const shown = ofTerm(found, term);
   if (acts.length > 0) {
     const kinds = new Set(acts.map((word) => word.kind));
-    return [{ label: "Acts", entries: shown.flatMap((of) => of.things.flatMap((thing) => actsOn(thing, me, acts))) }, ...shown.filter((of) => kinds.has(of.kind)).map((of) => things(of, term))];
+    return [{ label: "Acts", entries: [actsOn, refusedOn].flatMap((on) => shown.flatMap((of) => of.things.flatMap((thing) => on(thing, me, acts)))) }, ...shown.filter((of) => kinds.has(of.kind)).map((of) => things(of, term))];
   }
   const named = shown.flatMap((of) => of.things.filter((thing) => thing.name.toLowerCase() === term.toLowerCase() || (of.things.length === 1 && of.total === 1)));
   const goTo = places(text);

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { PolicyReplay } from "../api/types";
-import { chosen, documentsText, draftFrom, listed, mayChange, merged, paramsOf, policyOf, textFrom, withField, withRow, xidRows } from "./policy";
+import { chosen, documentsText, draftFrom, listed, merged, paramsOf, policyOf, textFrom, withField, withRow, xidRows } from "./policy";
 
 describe("whose policy", () => {
   it("goes from the address to the chooser and back", () => {
@@ -9,12 +9,6 @@ describe("whose policy", () => {
       expect(new URLSearchParams(paramsOf(chosen(of))).toString()).toBe(address);
     }
     expect(policyOf(new URLSearchParams("job=job_1&project=vision"))).toEqual({ job_id: "job_1", project: "" });
-  });
-  it("is changed by who administers the fleet or that project, and by nobody else", () => {
-    const eve = { roles: ["read"], projects: { vision: "admin", speech: "operate" } };
-    expect([null, "vision", "speech"].map((project) => mayChange({ project }, eve))).toEqual([false, true, false]);
-    expect(mayChange({ project: "speech" }, { roles: ["admin"], projects: {} })).toBe(true);
-    expect(mayChange({ project: "vision" }, undefined)).toBe(false);
   });
   it("names the documents behind a decision, where that is known", () => {
     expect(documentsText({ fleet: 3, project: 0, job: 2 })).toBe("fleet 3, project 0, job 2");

@@ -98,12 +98,6 @@ export function paramsOf(choice: string): { [name: string]: string } {
   return kind === "" ? {} : { [kind]: rest.join(" ") };
 }
 
-/** Who may change it: an administrator of the fleet, or below it of the project that it belongs to. */
-export function mayChange(policy: { project: string | null }, me: { roles: readonly string[]; projects: { [name: string]: string } } | undefined): boolean {
-  if (!me) return false;
-  return me.roles.includes("admin") || (policy.project !== null && me.projects[policy.project] === "admin");
-}
-
 /** "fleet 3, project 1": the documents behind a decision. */
 export function documentsText(numbers: { [scope: string]: number } | null | undefined): string {
   return Object.entries(numbers ?? {}).map(([scope, number]) => `${scope} ${number}`).join(", ");

@@ -6,12 +6,14 @@ import { AgentList } from "../components/AgentList";
 import { AuditLog } from "../components/AuditLog";
 import { SettingsList } from "../components/SettingsList";
 import { TokenList } from "../components/TokenList";
+import { TO_READ } from "../lib/needs.gen";
+import { may } from "../lib/rights";
 import { PageHead } from "../ui/basics";
 import { type Tab, Tabs } from "../ui/tabs";
 
 export function AccessPage(): ReactElement {
   const me = useQuery(queries.me()).data;
-  const admin = me?.roles.includes("admin") ?? false;
+  const admin = me !== undefined && may(me, TO_READ["/audit"], null);
   const tokens: Tab = { id: "tokens", label: "API tokens", body: () => <TokenList admin={admin} /> };
   const tabs: Tab[] = admin ? [
     { id: "audit", label: "Audit log", body: () => <AuditLog /> }, tokens,

@@ -91,7 +91,7 @@ function Acknowledge({ incident }: { incident: IncidentDetail }): ReactElement {
   const project = useProjectOf(incident.job_id);
   return (
     <>
-      <ActButton of={incident} act="acknowledge" project={project} onPress={() => setAsked(true)}><Icon name="eye" size={14} /> Acknowledge</ActButton>
+      <ActButton does="/incidents/{incident_id}:acknowledge" of={incident} project={project} onPress={() => setAsked(true)}><Icon name="eye" size={14} /> Acknowledge</ActButton>
       {asked ? <AcknowledgeDialog incident={incident} onClose={() => setAsked(false)} /> : null}
     </>
   );

@@ -88,11 +88,11 @@ function Head({ job, onAct }: { job: JobDetail; onAct: (act: JobAct) => void }):
   const actions = (
     <>
       <FreezeButton />
-      <ActButton of={job} project={job.project} act="checkpoint" onPress={() => onAct({ kind: "checkpoint" })}><Icon name="disk" size={13} /> Checkpoint now</ActButton>
+      <ActButton of={job} project={job.project} does="/jobs/{job_id}:checkpoint" onPress={() => onAct({ kind: "checkpoint" })}><Icon name="disk" size={13} /> Checkpoint now</ActButton>
       {job.state === "preempted"
-        ? <ActButton of={job} project={job.project} act="resume" onPress={() => onAct({ kind: "resume" })}><Icon name="play" size={13} /> Resume</ActButton>
-        : <ActButton of={job} project={job.project} act="preempt" onPress={() => onAct({ kind: "preempt" })}><Icon name="hourglass" size={13} /> Preempt</ActButton>}
-      <ActButton of={job} project={job.project} act="cancel" className="danger" onPress={() => onAct({ kind: "cancel" })}><Icon name="ban" size={13} /> Cancel job</ActButton>
+        ? <ActButton of={job} project={job.project} does="/jobs/{job_id}:resume" onPress={() => onAct({ kind: "resume" })}><Icon name="play" size={13} /> Resume</ActButton>
+        : <ActButton of={job} project={job.project} does="/jobs/{job_id}:preempt" onPress={() => onAct({ kind: "preempt" })}><Icon name="hourglass" size={13} /> Preempt</ActButton>}
+      <ActButton of={job} project={job.project} does="/jobs/{job_id}:cancel" className="danger" onPress={() => onAct({ kind: "cancel" })}><Icon name="ban" size={13} /> Cancel job</ActButton>
     </>
   );
   return (

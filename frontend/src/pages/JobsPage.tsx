@@ -13,6 +13,7 @@ import { heldOrder } from "../lib/order";
 import { useSetParam } from "../lib/params";
 import { paths } from "../lib/paths";
 import { usePatchedList } from "../live/hooks";
+import { ActButton, ANYWHERE, useWhyMayNot } from "../ui/ActButton";
 import { Bar, Empty, PageHead, Problem, Skeleton } from "../ui/basics";
 import { Icon } from "../ui/icons";
 import { shownOf } from "../ui/More";
@@ -34,7 +35,7 @@ export function JobsPage(): ReactElement {
   return (
     <>
       <title>Jobs - Holdfast</title>
-      <PageHead title="Jobs" actions={<Link to={paths.submit()} className="button primary">Submit a job</Link>} />
+      <PageHead title="Jobs" actions={<SubmitLink />} />
       <div className="toolbar">
         <SearchBox value={q} label="Search jobs" placeholder="Name or project" focus={params.get("focus") === "search"} onChange={(value) => set("q", value)} />
         <label className="inline">
@@ -67,6 +68,13 @@ export function JobsPage(): ReactElement {
       {rows.length > 0 ? <JobTable rows={rows} asOf={asOf} more={query.hasNextPage && !query.isFetchingNextPage ? () => void query.fetchNextPage() : null} /> : null}
     </>
   );
+}
+
+/** To the page that submits; for who may submit nowhere, a button that says so. */
+function SubmitLink(): ReactElement {
+  const why = useWhyMayNot("/jobs", ANYWHERE);
+  if (why !== "") return <ActButton does="/jobs" project={ANYWHERE} className="primary">Submit a job</ActButton>;
+  return <Link to={paths.submit()} className="button primary">Submit a job</Link>;
 }
 
 function JobTable({ rows: fresh, asOf, more }: { rows: Job[]; asOf: number; more: (() => void) | null }): ReactElement {

@@ -94,11 +94,11 @@ function Acts({ node, onAct }: { node: NodeDetail; onAct: (act: NodeAct) => void
   return (
     <>
       <FreezeButton />
-      {whyNot(node, "confirm") === "" ? <ActButton of={node} act="confirm" project={null} needs="admin" onPress={() => onAct("confirm")}><Icon name="check" size={13} /> {node.held ? "Admit" : "Confirm"}</ActButton> : null}
-      <ActButton of={node} act="drain" project={null} onPress={() => onAct("drain")}><Icon name="dash" size={13} /> Drain</ActButton>
-      <ActButton of={node} act="maintain" project={null} onPress={() => onAct("maintain")}><Icon name="hourglass" size={13} /> Maintain</ActButton>
-      <ActButton of={node} act="cordon" project={null} onPress={() => onAct("cordon")}><Icon name="ban" size={13} /> Cordon</ActButton>
-      <ActButton of={node} act="uncordon" project={null} onPress={() => onAct("uncordon")}><Icon name="check" size={13} /> Uncordon</ActButton>
+      {whyNot(node, "confirm") === "" ? <ActButton of={node} does="/nodes/{node_id}:confirm" project={null} onPress={() => onAct("confirm")}><Icon name="check" size={13} /> {node.held ? "Admit" : "Confirm"}</ActButton> : null}
+      <ActButton of={node} does="/nodes/{node_id}:drain" project={null} onPress={() => onAct("drain")}><Icon name="dash" size={13} /> Drain</ActButton>
+      <ActButton of={node} does="/nodes/{node_id}:maintain" project={null} onPress={() => onAct("maintain")}><Icon name="hourglass" size={13} /> Maintain</ActButton>
+      <ActButton of={node} does="/nodes/{node_id}:cordon" project={null} onPress={() => onAct("cordon")}><Icon name="ban" size={13} /> Cordon</ActButton>
+      <ActButton of={node} does="/nodes/{node_id}:uncordon" project={null} onPress={() => onAct("uncordon")}><Icon name="check" size={13} /> Uncordon</ActButton>
     </>
   );
 }

@@ -8,10 +8,12 @@ import { holdTyped } from "../api/signin";
 import type { Policy } from "../api/types";
 import { PolicyDryRun } from "../components/PolicyDryRun";
 import { PolicyForm } from "../components/PolicyForm";
-import { PolicyShadow } from "../components/PolicyShadow";
+import { PolicyShadow, UNCHANGED } from "../components/PolicyShadow";
 import { PolicyVersions } from "../components/PolicyVersions";
+import { XidTable } from "../components/XidTable";
 import { paths } from "../lib/paths";
-import { type PolicyOf, chosen, mayChange, paramsOf, policyOf } from "../lib/policy";
+import { type PolicyOf, chosen, paramsOf, policyOf } from "../lib/policy";
+import { ActButton } from "../ui/ActButton";
 import { Loaded, PageHead, Panel, Problem, Skeleton } from "../ui/basics";
 import { ConfirmDialog } from "../ui/dialog";
 import { Tabs } from "../ui/tabs";
@@ -33,11 +35,9 @@ export function PoliciesPage(): ReactElement {
 function Editor({ policy, of }: { policy: Policy; of: PolicyOf }): ReactElement {
   const [text, setText] = useState(policy.text);
   const [asks, setAsks] = useState(false);
-  const me = useQuery(queries.me()).data;
   const client = useQueryClient();
   const changed = text !== policy.text;
   useEffect(() => (changed ? holdTyped() : undefined), [changed]);
-  const admin = mayChange(policy, me);
   const store = async (reason: string): Promise<string> => {
     const made = await post("/policy:put", {}, { text, parent: policy.number, reason, ...of });
     return `Version ${made.number} is in force with each job's next pass.`;
@@ -70,15 +70,16 @@ function Editor({ policy, of }: { policy: Policy; of: PolicyOf }): ReactElement 
           />
           <div className="dialog-actions">
             <button type="button" className="button" disabled={!changed} onClick={() => setText(policy.text)}>Discard changes</button>
-            <button type="button" className="button primary" disabled={!changed || !admin} title={admin ? undefined : "This needs an administrator"} onClick={() => setAsks(true)}>Put in force</button>
+            <ActButton does="/policy:put" project={policy.project} className="primary" why={changed ? "" : UNCHANGED} onPress={() => setAsks(true)}>Put in force</ActButton>
           </div>
         </Panel>
         <div className="stack">
-          <PolicyDryRun text={text} of={of} changed={changed} />
-          {policy.project === null ? <PolicyShadow policy={policy} text={text} changed={changed} admin={admin} /> : null}
-          <PolicyVersions policy={policy} of={of} admin={admin} />
+          <PolicyDryRun text={text} of={of} project={policy.project} changed={changed} />
+          {policy.project === null ? <PolicyShadow policy={policy} text={text} changed={changed} /> : null}
+          <PolicyVersions policy={policy} of={of} />
         </div>
       </div>
+      {policy.project === null ? <XidTable /> : null}
       {asks ? (
         <ConfirmDialog
           title="Put this policy in force" confirmLabel="Put in force" danger onClose={close} onConfirm={store}

@@ -1,10 +1,13 @@
 /* Submit a job: YAML in, every fault at once with its pointer, a dry run before the real one. */
+import { useQuery } from "@tanstack/react-query";
 import { type ReactElement, useRef, useState } from "react";
 import { useNavigate } from "react-router";
 import { newKey, post } from "../api/client";
+import * as queries from "../api/queries";
 import type { DryRun, Job } from "../api/types";
 import { paths } from "../lib/paths";
-import { draftOf, keepDraft } from "../lib/draft";
+import { draftOf, keepDraft, projectOf } from "../lib/draft";
+import { ActButton, ANYWHERE } from "../ui/ActButton";
 import { FaultList, PageHead, Panel, Problem } from "../ui/basics";
 import { Icon } from "../ui/icons";
 
@@ -34,6 +37,10 @@ export function SubmitPage(): ReactElement {
   /* One key for one text: pressing twice, or again after a lost answer, makes one job. */
   const [key, setKey] = useState(newKey);
   const navigate = useNavigate();
+  const mine = useQuery({ ...queries.me(), enabled: false }).data?.projects ?? {};
+  /* Of a project that it does not see, or a text that is half written, the server says what is wrong. */
+  const named = projectOf(text);
+  const project = named !== null && named in mine ? named : ANYWHERE;
   const run = async (send: () => Promise<void>): Promise<void> => {
     setBusy(true);
     setError(null);
@@ -73,8 +80,8 @@ export function SubmitPage(): ReactElement {
             {text === EXAMPLE ? null : <> <button type="button" className="link" onClick={() => write(EXAMPLE)}>Start again from the example</button></>}
           </p>
           <div className="dialog-actions">
-            <button type="button" className="button" disabled={busy} onClick={() => void check()}>Check</button>
-            <button type="button" className="button primary" disabled={busy} onClick={() => void submit()}>Submit</button>
+            <ActButton does="/jobs" project={project} busy={busy} onPress={() => void check()}>Check</ActButton>
+            <ActButton does="/jobs" project={project} className="primary" busy={busy} onPress={() => void submit()}>Submit</ActButton>
           </div>
         </Panel>
         <Panel title="What would happen">

@@ -192,7 +192,7 @@ def arguments(command: click.Command, tmp_path: Path) -> list[str]:
 ALONE = ("slurm submit", "slurm pilots", "slurm healthcheck", "slurm prolog", "slurm epilog", "bench fleet")
 COMMANDS = [(words, command) for words, command in commands() if words not in ALONE]
 # Nothing that they print came from a server.
-OWN_WORDS = ("config", "version", "job schema")
+OWN_WORDS = ("config", "version", "job schema", "job features")
 # Of the answer they print numbers alone.
 NUMBERS = ("policy shadow start", "policy shadow promote", "policy shadow stop")
 

@@ -111,6 +111,7 @@ OPERATIONS: dict[str, Row] = {
     "GET /policy": Row("read"),
     "GET /policy/versions": Row("read"),
     "GET /policy/diff": Row("read"),
+    "GET /policy/xids": Row("read"),
     "GET /policy/recorded/{version}": Row("read"),
     "POST /policy:put": Row("admin", {"text": "{}", "parent": 0, "reason": "r"}),
     "POST /policy:replay": Row("operate", {"since_s": 60}),

@@ -9,6 +9,7 @@ from django.test import Client
 
 from controlplane.access.models import ApiToken
 from controlplane.access.services import create_one_time_password
+from controlplane.api import openapi
 from controlplane.runtime.address import parse_networks
 from tests.attacks.backend.test_enrolment_garbage import proved
 from tests.integration.api.conftest import SPEC, Caller
@@ -44,6 +45,14 @@ def test_every_address_has_its_row() -> None:
     assert set(OTHER_ADDRESSES) == other_addresses()
     assert set(SOCKETS) == socket_routes()
     assert streaming_operations() == STREAMS
+
+
+def test_the_document_names_the_scope_that_each_operation_needs() -> None:
+    """The page takes it from there: which of its buttons may be pressed is written nowhere else."""
+    needed = {name: row.needed for name, row in OPERATIONS.items()}
+    needed["GET /me"] = ""  # It looks itself who asks, after it has set the cookie that signing in needs.
+    assert openapi.scopes(openapi.document()) == needed
+    assert openapi.NEEDS.read_text(encoding="utf-8") == openapi.render_needs(openapi.document())
 
 
 def answers(caller: Caller, operations: Iterable[str]) -> dict[str, int]:

@@ -43,6 +43,7 @@ SINGLE: list[tuple[str, Any]] = [
     ("/policy?job_id={job}", rest.Policy),
     ("/policy?project=default", rest.Policy),
     ("/policy/diff?before=0&after=1", rest.PolicyDiff),
+    ("/policy/xids", rest.XidTable),
     ("/policy/recorded/{policy}", rest.RecordedPolicy),
     ("/nodes/{node}", rest.NodeDetail),
     ("/nodes:columns", shapes.NodeColumns),

@@ -45,6 +45,7 @@ holdfast version
 holdfast config
 holdfast job validate examples/minimal.yaml -o yaml
 holdfast job schema > schema.json
+holdfast job features
 holdfast import straggler-trace trace.csv
 holdfast login < token.txt
 """
@@ -136,6 +137,7 @@ printf 'max_acts: 15\n' > policy.yaml
 holdfast policy show --all
 holdfast policy set policy.yaml --reason "fewer at night"
 holdfast policy versions
+holdfast policy xids --disagree
 holdfast policy diff 0
 holdfast policy dry-run policy.yaml --since 1h
 holdfast decision replay --since 1h

@@ -1,0 +1,1 @@
+"""Facts of others that are shown beside the policy's own."""
