@@ -42,10 +42,15 @@ def find(client: Any, wanted: str) -> str:
 
 
 @node.command("ls")
-def list_nodes(output: Output = Format.TABLE) -> None:
-    """List nodes by name."""
+def list_nodes(
+    sort: Annotated[
+        str | None, typer.Option(help="name, -name, -risk (the highest first) or health (worst first).")
+    ] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """List nodes, by name unless --sort says otherwise."""
     with context.client() as client:
-        rows = sorted((context.plain(row) for row in client.nodes.list()), key=lambda row: row["name"])
+        rows = [context.plain(row) for row in client.nodes.list(sort=sort)]
         emit_rows(rows, columns.NODES, output, context.screen(), name="name")
     if held := [row["name"] for row in rows if row["held"]]:
         commands = (f"  holdfast node confirm {name} --reason ..." for name in held[:SHOWN_HELD])

@@ -21,11 +21,12 @@ NO_SERIES = 2
 @incident.command("ls")
 def list_incidents(
     state: Annotated[str | None, typer.Option(help="open, recovering, mitigated or resolved.")] = None,
+    sort: Annotated[str | None, typer.Option(help="opened: the oldest first.")] = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """List incidents, newest first."""
+    """List incidents, newest first unless --sort says otherwise."""
     with context.client() as client:
-        rows = [context.plain(row) for row in islice(client.incidents.list(state=state), MANY)]
+        rows = [context.plain(row) for row in islice(client.incidents.list(state=state, sort=sort), MANY)]
         emit_rows(rows, columns.INCIDENTS, output, context.screen(), name="id")
 
 

@@ -135,6 +135,7 @@ export interface paths {
         /**
          * One decision
          * @description With its evidence, alternatives and commands; of one that was only recommended also what people said of it.
+         *     Has an ETag.
          */
         get: operations["controlplane_api_routers_recovery_get_decision"];
         put?: never;
@@ -300,7 +301,7 @@ export interface paths {
         };
         /**
          * List incidents
-         * @description Newest first.
+         * @description Newest first, unless `sort` says otherwise.
          */
         get: operations["controlplane_api_routers_recovery_list_incidents"];
         put?: never;
@@ -320,7 +321,7 @@ export interface paths {
         };
         /**
          * One incident
-         * @description With its signals, decisions and their commands, stacks and events.
+         * @description With its signals, decisions and their commands, stacks and events. Has an ETag.
          */
         get: operations["controlplane_api_routers_recovery_get_incident"];
         put?: never;
@@ -382,7 +383,7 @@ export interface paths {
         };
         /**
          * List jobs
-         * @description Newest first.
+         * @description Newest first, unless `sort` says otherwise; at equal priority or name by when they were submitted.
          */
         get: operations["controlplane_api_routers_jobs_list_jobs"];
         put?: never;
@@ -1042,7 +1043,7 @@ export interface paths {
         };
         /**
          * List nodes
-         * @description With their devices and newest readings, by name.
+         * @description With their devices and newest readings, by name unless `sort` says otherwise.
          */
         get: operations["controlplane_api_routers_fleet_list_nodes"];
         put?: never;
@@ -1062,7 +1063,7 @@ export interface paths {
         };
         /**
          * One node
-         * @description By id, or by name. With its ranks, recent signals and events.
+         * @description By id, or by name. With its ranks, recent signals and events. Has an ETag.
          */
         get: operations["controlplane_api_routers_fleet_get_node"];
         put?: never;
@@ -1391,7 +1392,7 @@ export interface paths {
         /**
          * The policy in force
          * @description Of the fleet, a project or a job: the document, every field in force with the provenance of its default, and what
-         *     was measured here of the things that its timeouts bound.
+         *     was measured here of the things that its timeouts bound. Has an ETag.
          */
         get: operations["controlplane_api_routers_policy_get_policy"];
         put?: never;
@@ -1555,8 +1556,8 @@ export interface paths {
         /**
          * Change a policy
          * @description A document that names the fields that differ from the defaults, or for a project or job from what is above it.
-         *     422 with every fault; 409 where `parent` is not the newest version any more, so that two editors never overwrite
-         *     each other.
+         *     422 with every fault; 409 where `parent` is not the newest version any more, 412 where If-Match names another one,
+         *     428 without both, so that two editors never overwrite each other.
          */
         post: operations["controlplane_api_routers_policy_put"];
         delete?: never;
@@ -1640,7 +1641,7 @@ export interface paths {
         };
         /**
          * One project
-         * @description With its members.
+         * @description With its members. Has an ETag.
          */
         get: operations["controlplane_api_routers_projects_get_project"];
         put?: never;
@@ -1761,7 +1762,7 @@ export interface paths {
         };
         /**
          * One request
-         * @description With its parts, the evictions of a drain.
+         * @description With its parts, the evictions of a drain. Has an ETag.
          */
         get: operations["controlplane_api_routers_requests_get_request"];
         put?: never;
@@ -1812,6 +1813,26 @@ export interface paths {
          *     there, and before it no others that are not expected to be over by then; what runs there stays.
          */
         post: operations["controlplane_api_routers_reservations_reserve"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/reservations/{reservation_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * One reservation
+         * @description Has an ETag. Of a project that you do not see its nodes and times alone.
+         */
+        get: operations["controlplane_api_routers_reservations_get_reservation"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1950,6 +1971,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/windows/{window_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * One window
+         * @description Has an ETag.
+         */
+        get: operations["controlplane_api_routers_windows_get_window"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/windows/{window_id}:cancel": {
         parameters: {
             query?: never;
@@ -1993,6 +2034,16 @@ export interface components {
             reservation: string | null;
             /** @default null */
             window: string | null;
+        };
+        /**
+         * ActOfJob
+         * @description `expected_attempt`: refused where the job's newest attempt is another one; 0: it has none yet.
+         */
+        ActOfJob: {
+            /** @default null */
+            expected_attempt: number | null;
+            /** @description Why; kept in the audit log. */
+            reason: string;
         };
         /**
          * AllocationsTraced
@@ -2123,6 +2174,12 @@ export interface components {
              * @description `user:NAME`, `token:ID`, `node:NAME`, `policy`, ...
              */
             actor?: string | null;
+            /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
             /**
              * Cursor
              * @description `next` of the page before.
@@ -2433,6 +2490,8 @@ export interface components {
          */
         CommandRank: {
             command: components["schemas"]["CollectGarbage"] | components["schemas"]["TraceAllocations"];
+            /** @default null */
+            expected_attempt: number | null;
             rank: number;
             /** @description Why; kept in the audit log. */
             reason: string;
@@ -2477,6 +2536,8 @@ export interface components {
             diagnostic: string;
             /** @default null */
             duration_s: number | null;
+            /** @default null */
+            expected_attempt: number | null;
             rank: number;
             /** @description Why; kept in the audit log. */
             reason: string;
@@ -2526,7 +2587,8 @@ export interface components {
          * DecisionDetail
          * @description `verdicts` in the order in which they came. `approvals_needed`: so many more people have to approve it;
          *         `acts_at`: it is carried out then unless somebody objects, if it is still recommended (null: it waits for a person).
-         *         `reach`: what it would touch. `capabilities`: by act why it cannot be done, "" where it can.
+         *         `reach`: what it would touch. `capabilities`: by act why it cannot be done, "" where it can. `etag`: for
+         *         If-Match.
          */
         DecisionDetail: {
             actions: Record<string, unknown>[];
@@ -2545,6 +2607,8 @@ export interface components {
             decide_s: number;
             epoch_after: number;
             epoch_before: number;
+            /** @default  */
+            etag: string;
             evidence: {
                 [key: string]: string | number | boolean | null;
             };
@@ -2573,6 +2637,12 @@ export interface components {
          * @description `routine` true or false shows only those; absent shows both.
          */
         DecisionQuery: {
+            /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
             /**
              * Cursor
              * @description `next` of the page before.
@@ -2730,6 +2800,12 @@ export interface components {
             /** Command Id */
             command_id?: string | null;
             /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
+            /**
              * Cursor
              * @description `next` of the page before.
              */
@@ -2860,6 +2936,8 @@ export interface components {
          * @description Which replica slot, and why.
          */
         EvictReplica: {
+            /** @default null */
+            expected_attempt: number | null;
             /** @description Why; kept in the audit log. */
             reason: string;
             replica: number;
@@ -2894,6 +2972,8 @@ export interface components {
          * @description Which rank, which fault (`protocol.rank_faults`), and why.
          */
         FaultRank: {
+            /** @default null */
+            expected_attempt: number | null;
             fault: string;
             rank: number;
             /** @description Why; kept in the audit log. */
@@ -3168,6 +3248,7 @@ export interface components {
          *         each hung replica say, with state, culprits, group, operation and sizes; `first_failure`: the
          *         rank that failed first across all that ended by themselves, and the end of its log;
          *         `stack_groups`: where the training threads of all ranks stood; `parts`: of one that several jobs share, theirs.
+         *         `etag`: for If-Match.
          */
         IncidentDetail: {
             acknowledged_at: string | null;
@@ -3180,6 +3261,8 @@ export interface components {
             };
             certificate: components["schemas"]["Certificate"] | null;
             decisions: components["schemas"]["Decision"][];
+            /** @default  */
+            etag: string;
             events: components["schemas"]["Event"][];
             /** @default [] */
             findings: Record<string, unknown>[];
@@ -3221,6 +3304,12 @@ export interface components {
          */
         IncidentFilter: {
             /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
+            /**
              * Cursor
              * @description `next` of the page before.
              */
@@ -3243,6 +3332,13 @@ export interface components {
              * @default
              */
             q: string;
+            /**
+             * Sort
+             * @description By when it was opened; - is downwards.
+             * @default -opened
+             * @enum {string}
+             */
+            sort: "-opened" | "opened";
             /**
              * State
              * @description One state, or several with commas.
@@ -3335,7 +3431,7 @@ export interface components {
         /**
          * JobDetail
          * @description A job with its spec; `why`: why it is in this state and what is expected next. `unheard`: its
-         *         nodes that are not heard, and what is concluded from that.
+         *         nodes that are not heard, and what is concluded from that. `etag`: for If-Match.
          */
         JobDetail: {
             as_of_seq: number;
@@ -3350,6 +3446,8 @@ export interface components {
             created_at: string;
             epoch: number;
             eta_s: number | null;
+            /** @default  */
+            etag: string;
             ettr: number | null;
             /**
              * @default observed
@@ -3403,6 +3501,12 @@ export interface components {
          */
         JobFilter: {
             /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
+            /**
              * Cursor
              * @description `next` of the page before.
              */
@@ -3437,6 +3541,13 @@ export interface components {
              * @default
              */
             q: string;
+            /**
+             * Sort
+             * @description By when it was submitted, its priority or its name; - is downwards.
+             * @default -created
+             * @enum {string}
+             */
+            sort: "-created" | "created" | "-priority" | "priority" | "name" | "-name";
             /**
              * State
              * @description One state, or several with commas.
@@ -3699,6 +3810,12 @@ export interface components {
          */
         LetterFilter: {
             /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
+            /**
              * Cursor
              * @description `next` of the page before.
              */
@@ -3711,6 +3828,29 @@ export interface components {
             limit: number;
             /** State */
             state?: ("waiting" | "replayed" | "discarded") | null;
+        };
+        /**
+         * Listing
+         * @description Query parameters of a list whose rows can be counted.
+         */
+        Listing: {
+            /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
+            /**
+             * Cursor
+             * @description `next` of the page before.
+             */
+            cursor?: string | null;
+            /**
+             * Limit
+             * @description Rows of a page.
+             * @default 50
+             */
+            limit: number;
         };
         /**
          * LocalTier
@@ -4009,12 +4149,13 @@ export interface components {
         /**
          * NewPolicy
          * @description A policy document as YAML or JSON `text`. `parent`: the newest version that its author knows, 0 where there is
-         *         none. `job_id`: of this job, `project`: of this project; neither: the fleet's.
+         *         none; not needed beside If-Match. `job_id`: of this job, `project`: of this project; neither: the fleet's.
          */
         NewPolicy: {
             /** @default  */
             job_id: string;
-            parent: number;
+            /** @default null */
+            parent: number | null;
             /** @default  */
             project: string;
             /** @description Why; kept in the audit log. */
@@ -4145,7 +4286,7 @@ export interface components {
          * NodeDetail
          * @description A node with what was found and runs there. `signals`: open ones, then the newest settled, but for
          *         `signals_left_out` older ones. `dead_letters`: events of its agent that wait
-         *         to be replayed. `unheard`: what its silence means to each job on it; empty: it is heard.
+         *         to be replayed. `unheard`: what its silence means to each job on it; empty: it is heard. `etag`: for If-Match.
          */
         NodeDetail: {
             /** @default null */
@@ -4162,6 +4303,8 @@ export interface components {
             /** @default 0 */
             dead_letters: number;
             devices: components["schemas"]["Device"][];
+            /** @default  */
+            etag: string;
             events: components["schemas"]["Event"][];
             /** @default false */
             held: boolean;
@@ -4208,6 +4351,12 @@ export interface components {
          */
         NodeFilter: {
             /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
+            /**
              * Cursor
              * @description `next` of the page before.
              */
@@ -4230,6 +4379,13 @@ export interface components {
              * @default
              */
             q: string;
+            /**
+             * Sort
+             * @description By name; the highest risk of its devices first; the worst first.
+             * @default name
+             * @enum {string}
+             */
+            sort: "name" | "-name" | "-risk" | "health";
             /** State */
             state?: string | null;
         };
@@ -4266,6 +4422,55 @@ export interface components {
             spike_factor: number;
         };
         /**
+         * OneReservation
+         * @description A reservation by itself. `etag`: for If-Match.
+         */
+        OneReservation: {
+            as_of_seq: number;
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
+            ends_at: string;
+            /** @default  */
+            etag: string;
+            id: string;
+            node_count: number;
+            nodes: components["schemas"]["ReservedNode"][];
+            over_at: string | null;
+            over_by: string;
+            project: string;
+            reason: string;
+            said_at: string;
+            starts_at: string;
+            who: string;
+        };
+        /**
+         * OneWindow
+         * @description A known end by itself. `etag`: for If-Match.
+         */
+        OneWindow: {
+            as_of_seq: number;
+            back_at: string | null;
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
+            /** @default  */
+            etag: string;
+            id: string;
+            leaves_at: string;
+            node_id: string;
+            node_name: string;
+            over_at: string | null;
+            over_by: string;
+            reason: string;
+            said_at: string;
+            /** @enum {string} */
+            source: "spot" | "window";
+            who: string;
+        };
+        /**
          * Overview
          * @description The fleet on one page. `goodput_24h` None: nothing trained yet; `goodput_estimated`: of some job
          *         in it the full strength was not seen yet. `breakers`: the open ones.
@@ -4291,23 +4496,6 @@ export interface components {
             open_incidents: number;
             recent_decisions: components["schemas"]["Decision"][];
             recent_incidents: components["schemas"]["Incident"][];
-        };
-        /**
-         * Paging
-         * @description Query parameters of a list.
-         */
-        Paging: {
-            /**
-             * Cursor
-             * @description `next` of the page before.
-             */
-            cursor?: string | null;
-            /**
-             * Limit
-             * @description Rows of a page.
-             * @default 50
-             */
-            limit: number;
         };
         /**
          * Parallelism
@@ -4354,6 +4542,12 @@ export interface components {
          */
         PartQuery: {
             /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
+            /**
              * Cursor
              * @description `next` of the page before.
              */
@@ -4393,10 +4587,12 @@ export interface components {
          * Policy
          * @description The policy of the fleet, of a `project`, or of a job (`job_id`) in its project. `number` of the newest document
          *         (0: none, all is as above it), which is `document`, and `text` as YAML. `version`: what decisions by it carry.
-         *         `rules` that obey a mode; `modes` and `xids` in force.
+         *         `rules` that obey a mode; `modes` and `xids` in force. `etag`: for If-Match.
          */
         Policy: {
             document: Record<string, unknown>;
+            /** @default  */
+            etag: string;
             fields: components["schemas"]["PolicyField"][];
             job_id: string | null;
             job_name: string | null;
@@ -4487,7 +4683,8 @@ export interface components {
         PolicyRollback: {
             /** @default  */
             job_id: string;
-            parent: number;
+            /** @default null */
+            parent: number | null;
             /** @default  */
             project: string;
             /** @description Why; kept in the audit log. */
@@ -4543,7 +4740,7 @@ export interface components {
             status: number;
             title: string;
             /** @enum {string} */
-            type: "https://holdfast.dev/problems/bad-request" | "https://holdfast.dev/problems/unknown-parameter" | "https://holdfast.dev/problems/bad-cursor" | "https://holdfast.dev/problems/unauthenticated" | "https://holdfast.dev/problems/bad-credentials" | "https://holdfast.dev/problems/forbidden" | "https://holdfast.dev/problems/csrf" | "https://holdfast.dev/problems/not-found" | "https://holdfast.dev/problems/method-not-allowed" | "https://holdfast.dev/problems/conflict" | "https://holdfast.dev/problems/still-running" | "https://holdfast.dev/problems/gone" | "https://holdfast.dev/problems/too-large" | "https://holdfast.dev/problems/unsupported-media-type" | "https://holdfast.dev/problems/invalid" | "https://holdfast.dev/problems/invalid-spec" | "https://holdfast.dev/problems/idempotency-key-reused" | "https://holdfast.dev/problems/too-many-requests" | "https://holdfast.dev/problems/internal" | "https://holdfast.dev/problems/unavailable";
+            type: "https://holdfast.dev/problems/bad-request" | "https://holdfast.dev/problems/unknown-parameter" | "https://holdfast.dev/problems/bad-cursor" | "https://holdfast.dev/problems/unauthenticated" | "https://holdfast.dev/problems/bad-credentials" | "https://holdfast.dev/problems/forbidden" | "https://holdfast.dev/problems/csrf" | "https://holdfast.dev/problems/not-found" | "https://holdfast.dev/problems/method-not-allowed" | "https://holdfast.dev/problems/conflict" | "https://holdfast.dev/problems/still-running" | "https://holdfast.dev/problems/gone" | "https://holdfast.dev/problems/precondition-failed" | "https://holdfast.dev/problems/too-large" | "https://holdfast.dev/problems/unsupported-media-type" | "https://holdfast.dev/problems/invalid" | "https://holdfast.dev/problems/invalid-spec" | "https://holdfast.dev/problems/idempotency-key-reused" | "https://holdfast.dev/problems/precondition-required" | "https://holdfast.dev/problems/too-many-requests" | "https://holdfast.dev/problems/internal" | "https://holdfast.dev/problems/unavailable";
         };
         /**
          * Project
@@ -4574,7 +4771,7 @@ export interface components {
         };
         /**
          * ProjectDetail
-         * @description With its `members`, by name; the first 500 of `member_count`.
+         * @description With its `members`, by name; the first 500 of `member_count`. `etag`: for If-Match.
          */
         ProjectDetail: {
             as_of_seq: number;
@@ -4583,6 +4780,8 @@ export interface components {
             created_at: string;
             created_by: string;
             description: string;
+            /** @default  */
+            etag: string;
             in_use_gpus: number;
             lend_limit_gpus: number | null;
             live_jobs: number;
@@ -5031,7 +5230,7 @@ export interface components {
         };
         /**
          * RequestDetail
-         * @description A request with those that are its parts, oldest first: the evictions of a drain.
+         * @description A request with those that are its parts, oldest first: the evictions of a drain. `etag`: for If-Match.
          */
         RequestDetail: {
             answer: string;
@@ -5044,6 +5243,8 @@ export interface components {
             decision_id: string | null;
             drain: string | null;
             ended_at: string | null;
+            /** @default  */
+            etag: string;
             fault: string;
             id: string;
             job_id: string | null;
@@ -5070,6 +5271,12 @@ export interface components {
          * @description Query of the list of requests.
          */
         RequestFilter: {
+            /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
             /**
              * Cursor
              * @description `next` of the page before.
@@ -5138,6 +5345,12 @@ export interface components {
          * @description Query of the list of reservations.
          */
         ReservationFilter: {
+            /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
             /**
              * Cursor
              * @description `next` of the page before.
@@ -5799,6 +6012,12 @@ export interface components {
          */
         TokenFilter: {
             /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
+            /**
              * Cursor
              * @description `next` of the page before.
              */
@@ -6088,6 +6307,12 @@ export interface components {
          */
         VersionFilter: {
             /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
+            /**
              * Cursor
              * @description `next` of the page before.
              */
@@ -6207,6 +6432,12 @@ export interface components {
          * @description Query of the list of windows.
          */
         WindowFilter: {
+            /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
             /**
              * Cursor
              * @description `next` of the page before.
@@ -6350,6 +6581,15 @@ export interface components {
                 "application/problem+json": components["schemas"]["Problem"];
             };
         };
+        /** @description Changed meanwhile */
+        Problem412: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
         /** @description Too large */
         Problem413: {
             headers: {
@@ -6370,6 +6610,15 @@ export interface components {
         };
         /** @description Not valid */
         Problem422: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Name what you have read */
+        Problem428: {
             headers: {
                 [name: string]: unknown;
             };
@@ -6411,6 +6660,7 @@ export interface components {
     pathItems: never;
 }
 export type Accepted = components['schemas']['Accepted'];
+export type ActOfJob = components['schemas']['ActOfJob'];
 export type AllocationsTraced = components['schemas']['AllocationsTraced'];
 export type Alternative = components['schemas']['Alternative'];
 export type Attempt = components['schemas']['Attempt'];
@@ -6483,6 +6733,7 @@ export type LedgerFailures = components['schemas']['LedgerFailures'];
 export type LedgerQuery = components['schemas']['LedgerQuery'];
 export type LedgerRow = components['schemas']['LedgerRow'];
 export type LetterFilter = components['schemas']['LetterFilter'];
+export type Listing = components['schemas']['Listing'];
 export type LocalTier = components['schemas']['LocalTier'];
 export type Log = components['schemas']['Log'];
 export type LogQuery = components['schemas']['LogQuery'];
@@ -6512,8 +6763,9 @@ export type NodeEnd = components['schemas']['NodeEnd'];
 export type NodeFilter = components['schemas']['NodeFilter'];
 export type NotHeard = components['schemas']['NotHeard'];
 export type Numerics = components['schemas']['Numerics'];
+export type OneReservation = components['schemas']['OneReservation'];
+export type OneWindow = components['schemas']['OneWindow'];
 export type Overview = components['schemas']['Overview'];
-export type Paging = components['schemas']['Paging'];
 export type Parallelism = components['schemas']['Parallelism'];
 export type Part = components['schemas']['Part'];
 export type PartQuery = components['schemas']['PartQuery'];
@@ -6617,9 +6869,11 @@ export type ResponseProblem403 = components['responses']['Problem403'];
 export type ResponseProblem404 = components['responses']['Problem404'];
 export type ResponseProblem409 = components['responses']['Problem409'];
 export type ResponseProblem410 = components['responses']['Problem410'];
+export type ResponseProblem412 = components['responses']['Problem412'];
 export type ResponseProblem413 = components['responses']['Problem413'];
 export type ResponseProblem415 = components['responses']['Problem415'];
 export type ResponseProblem422 = components['responses']['Problem422'];
+export type ResponseProblem428 = components['responses']['Problem428'];
 export type ResponseProblem429 = components['responses']['Problem429'];
 export type ResponseProblem500 = components['responses']['Problem500'];
 export type ResponseProblem503 = components['responses']['Problem503'];
@@ -6632,6 +6886,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 /** @description `user:NAME`, `token:ID`, `node:NAME`, `policy`, ... */
                 actor?: string | null;
                 /** @description Such as `job.cancel`; `login.*` for all that begin so. */
@@ -6749,6 +7005,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
             };
             header?: never;
             path?: never;
@@ -6847,7 +7105,12 @@ export interface operations {
     controlplane_api_routers_recovery_get_decision: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description An ETag: 304 where it still holds. */
+                "If-None-Match"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
+            };
             path: {
                 decision_id: string;
             };
@@ -6864,10 +7127,18 @@ export interface operations {
                     "application/json": components["schemas"]["DecisionDetail"];
                 };
             };
+            /** @description Not modified */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             400: components["responses"]["Problem400"];
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            412: components["responses"]["Problem412"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];
@@ -6879,6 +7150,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 decision_id: string;
@@ -6905,6 +7178,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -6918,6 +7192,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 decision_id: string;
@@ -6944,6 +7220,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -6957,6 +7234,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 decision_id: string;
@@ -6983,6 +7262,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7182,10 +7462,14 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 /** @description One state, or several with commas. */
                 state?: string | null;
                 /** @description Part of the title, or of the name of its job or node. */
                 q?: string;
+                /** @description By when it was opened; - is downwards. */
+                sort?: "-opened" | "opened";
                 /** @description Names of fields, by commas: these alone. Absent: as they are. */
                 fields?: string;
             };
@@ -7221,7 +7505,12 @@ export interface operations {
     controlplane_api_routers_recovery_get_incident: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description An ETag: 304 where it still holds. */
+                "If-None-Match"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
+            };
             path: {
                 incident_id: string;
             };
@@ -7238,10 +7527,18 @@ export interface operations {
                     "application/json": components["schemas"]["IncidentDetail"];
                 };
             };
+            /** @description Not modified */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             400: components["responses"]["Problem400"];
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            412: components["responses"]["Problem412"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];
@@ -7285,6 +7582,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 incident_id: string;
@@ -7311,6 +7610,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7325,6 +7625,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 /** @description One state, or several with commas. */
                 state?: string | null;
                 /** @description Part of the name or project. */
@@ -7333,6 +7635,8 @@ export interface operations {
                 project?: string;
                 /** @description key=value of the job's labels; several with commas, all of them. */
                 labels?: string;
+                /** @description By when it was submitted, its priority or its name; - is downwards. */
+                sort?: "-created" | "created" | "-priority" | "priority" | "name" | "-name";
                 /** @description Names of fields, by commas: these alone. Absent: as they are. */
                 fields?: string;
             };
@@ -7417,7 +7721,12 @@ export interface operations {
     controlplane_api_routers_jobs_get_job: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description An ETag: 304 where it still holds. */
+                "If-None-Match"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
+            };
             path: {
                 job_id: string;
             };
@@ -7445,6 +7754,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            412: components["responses"]["Problem412"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];
@@ -7487,6 +7797,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 /** @description Names of fields, by commas: these alone. Absent: as they are. */
                 fields?: string;
             };
@@ -7529,6 +7841,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 /** @description Names of fields, by commas: these alone. Absent: as they are. */
                 fields?: string;
             };
@@ -7571,6 +7885,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 /** @description Names of fields, by commas: these alone. Absent: as they are. */
                 fields?: string;
                 routine?: boolean | null;
@@ -7614,6 +7930,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 command_id?: string | null;
             };
             header?: never;
@@ -7702,6 +8020,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 /** @description Names of fields, by commas: these alone. Absent: as they are. */
                 fields?: string;
             };
@@ -8065,6 +8385,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 job_id: string;
@@ -8073,7 +8395,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["WithReason"];
+                "application/json": components["schemas"]["ActOfJob"];
             };
         };
         responses: {
@@ -8091,6 +8413,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -8104,6 +8427,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 job_id: string;
@@ -8112,7 +8437,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["WithReason"];
+                "application/json": components["schemas"]["ActOfJob"];
             };
         };
         responses: {
@@ -8130,6 +8455,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -8143,6 +8469,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 job_id: string;
@@ -8169,6 +8497,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -8182,6 +8511,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 job_id: string;
@@ -8208,6 +8539,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -8221,6 +8553,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 job_id: string;
@@ -8247,6 +8581,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -8260,6 +8595,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 job_id: string;
@@ -8286,6 +8623,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -8299,6 +8637,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 job_id: string;
@@ -8307,7 +8647,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["WithReason"];
+                "application/json": components["schemas"]["ActOfJob"];
             };
         };
         responses: {
@@ -8325,6 +8665,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -8338,6 +8679,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 job_id: string;
@@ -8346,7 +8689,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["WithReason"];
+                "application/json": components["schemas"]["ActOfJob"];
             };
         };
         responses: {
@@ -8364,6 +8707,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -8378,6 +8722,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
             };
             header?: never;
             path?: never;
@@ -8611,9 +8957,13 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 state?: string | null;
                 /** @description Part of the name. */
                 q?: string;
+                /** @description By name; the highest risk of its devices first; the worst first. */
+                sort?: "name" | "-name" | "-risk" | "health";
                 /** @description Names of fields, by commas: these alone. Absent: as they are. */
                 fields?: string;
             };
@@ -8649,7 +8999,12 @@ export interface operations {
     controlplane_api_routers_fleet_get_node: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description An ETag: 304 where it still holds. */
+                "If-None-Match"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
+            };
             path: {
                 node_id: string;
             };
@@ -8666,10 +9021,18 @@ export interface operations {
                     "application/json": components["schemas"]["NodeDetail"];
                 };
             };
+            /** @description Not modified */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             400: components["responses"]["Problem400"];
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            412: components["responses"]["Problem412"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];
@@ -8682,6 +9045,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 state?: ("waiting" | "replayed" | "discarded") | null;
             };
             header?: never;
@@ -8760,6 +9125,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 node_id: string;
@@ -8786,6 +9153,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -8799,6 +9167,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 node_id: string;
@@ -8825,6 +9195,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -8838,6 +9209,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 node_id: string;
@@ -8864,6 +9237,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -8954,6 +9328,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 node_id: string;
@@ -8980,6 +9356,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -8993,6 +9370,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 node_id: string;
@@ -9019,6 +9398,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -9032,6 +9412,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 node_id: string;
@@ -9058,6 +9440,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -9071,6 +9454,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 node_id: string;
@@ -9097,6 +9482,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -9110,6 +9496,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 node_id: string;
@@ -9136,6 +9524,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -9156,7 +9545,10 @@ export interface operations {
                 /** @description Names of fields, by commas: these alone. Absent: as they are. */
                 fields?: string;
             };
-            header?: never;
+            header?: {
+                /** @description An ETag: 304 where it still holds. */
+                "If-None-Match"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -9254,7 +9646,12 @@ export interface operations {
                 /** @description Of this project; not together with a job. */
                 project?: string;
             };
-            header?: never;
+            header?: {
+                /** @description An ETag: 304 where it still holds. */
+                "If-None-Match"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -9269,10 +9666,18 @@ export interface operations {
                     "application/json": components["schemas"]["Policy"];
                 };
             };
+            /** @description Not modified */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             400: components["responses"]["Problem400"];
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            412: components["responses"]["Problem412"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
@@ -9491,6 +9896,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 /** @description Of this job; without it and a project the fleet's. */
                 job_id?: string;
                 /** @description Of this project; not together with a job. */
@@ -9532,6 +9939,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path?: never;
             cookie?: never;
@@ -9556,8 +9965,10 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
+            428: components["responses"]["Problem428"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];
@@ -9605,6 +10016,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path?: never;
             cookie?: never;
@@ -9629,8 +10042,10 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
+            428: components["responses"]["Problem428"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];
@@ -9643,6 +10058,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
             };
             header?: never;
             path?: never;
@@ -9712,7 +10129,12 @@ export interface operations {
     controlplane_api_routers_projects_get_project: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description An ETag: 304 where it still holds. */
+                "If-None-Match"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
+            };
             path: {
                 name: string;
             };
@@ -9729,10 +10151,18 @@ export interface operations {
                     "application/json": components["schemas"]["ProjectDetail"];
                 };
             };
+            /** @description Not modified */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             400: components["responses"]["Problem400"];
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            412: components["responses"]["Problem412"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];
@@ -9744,6 +10174,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 name: string;
@@ -9770,6 +10202,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -9783,6 +10216,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 name: string;
@@ -9809,6 +10244,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -9822,6 +10258,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 name: string;
@@ -9848,6 +10286,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -9862,6 +10301,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
             };
             header?: never;
             path?: never;
@@ -9899,6 +10340,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 /** @description One kind, or several with commas. */
                 kind?: string | null;
                 /** @description One state, or several with commas. */
@@ -9942,7 +10385,12 @@ export interface operations {
     controlplane_api_routers_requests_get_request: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description An ETag: 304 where it still holds. */
+                "If-None-Match"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
+            };
             path: {
                 request_id: string;
             };
@@ -9959,10 +10407,18 @@ export interface operations {
                     "application/json": components["schemas"]["RequestDetail"];
                 };
             };
+            /** @description Not modified */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             400: components["responses"]["Problem400"];
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            412: components["responses"]["Problem412"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];
@@ -9974,6 +10430,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 request_id: string;
@@ -10000,6 +10458,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -10014,6 +10473,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 /** @description Only for this project. */
                 project?: string;
                 /** @description Only of this node. */
@@ -10088,12 +10549,56 @@ export interface operations {
             503: components["responses"]["Problem503"];
         };
     };
+    controlplane_api_routers_reservations_get_reservation: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description An ETag: 304 where it still holds. */
+                "If-None-Match"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
+            };
+            path: {
+                reservation_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OneReservation"];
+                };
+            };
+            /** @description Not modified */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            412: components["responses"]["Problem412"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
     controlplane_api_routers_reservations_cancel: {
         parameters: {
             query?: never;
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 reservation_id: string;
@@ -10120,6 +10625,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -10165,6 +10671,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 /** @description Of all accounts; administrators only. */
                 everybody?: boolean;
             };
@@ -10297,6 +10805,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 /** @description Only of this node. */
                 node_id?: string;
                 /** @description Only those that are not over. */
@@ -10368,12 +10878,56 @@ export interface operations {
             503: components["responses"]["Problem503"];
         };
     };
+    controlplane_api_routers_windows_get_window: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description An ETag: 304 where it still holds. */
+                "If-None-Match"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
+            };
+            path: {
+                window_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OneWindow"];
+                };
+            };
+            /** @description Not modified */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            412: components["responses"]["Problem412"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
     controlplane_api_routers_windows_cancel: {
         parameters: {
             query?: never;
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 window_id: string;
@@ -10400,6 +10954,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
