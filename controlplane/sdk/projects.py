@@ -20,6 +20,10 @@ class Projects(_Group):
         """ProjectDetail, with its members."""
         return self._run(calls.get(calls.one("projects", name), rest.ProjectDetail))
 
+    def bill(self, name: str, month: str | None = None, *, limit: int | None = None) -> Any:
+        """What it pays for a month ("2026-10" in UTC; None: this one), as a Bill; `limit` jobs, the largest first."""
+        return self._run(calls.get(calls.one("projects", name, "/bill"), rest.Bill, month=month, limit=limit))
+
     def create(self, name: str, reason: str, **settings: Any) -> Any:
         """Project; private and without a limit unless its settings say otherwise."""
         return self._run(calls.post("/projects", {"name": name, "reason": reason, **settings}, rest.Project))

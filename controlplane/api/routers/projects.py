@@ -1,11 +1,12 @@
 """Projects: what they may use and use now, and who is in them."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from django.http import HttpRequest, HttpResponse
-from ninja import Query, Router
+from ninja import Query, Router, Schema
+from pydantic import Field
 
 from controlplane.access import projects
 from controlplane.access.models import Scope
@@ -15,10 +16,13 @@ from controlplane.api.auth import needs, needs_in_project, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
 from controlplane.api.idempotency import Effect, once
+from controlplane.api.problems import Kind, Problem
 from controlplane.api.reach import judged, reach
+from controlplane.policy.ledger.bill import month_of
 from controlplane.protocol import rest
+from controlplane.recovery.bills import bill
 from controlplane.recovery.project_use import Use, use_of_projects
-from controlplane.runtime.clock import iso
+from controlplane.runtime.clock import iso, now_s
 from controlplane.runtime.events import newest_seq
 from controlplane.runtime.requests import request_id_of
 
@@ -51,6 +55,30 @@ def get_project(request: HttpRequest, name: str) -> HttpResponse:
         "member_count": members.count(),
     }
     return etags.answer(request, records.project(row), view, seq)
+
+
+class BillQuery(Schema):
+    """Which month, and how much of it by job."""
+
+    month: Annotated[
+        str | None, Field(pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])$", description="YYYY-MM, in UTC; absent: this one.")
+    ] = None
+    limit: Annotated[int, Field(ge=1, le=pages.MAX_LIMIT, description="Jobs, the largest first.")] = 100
+
+
+@router.get(
+    "/projects/{rid:name}/bill", summary="A project's bill", openapi_extra=describe(rest.Bill, errors=(404, 422))
+)
+def get_bill(request: HttpRequest, name: str, query: Query[BillQuery]) -> HttpResponse:
+    """What it pays for a month, by class of the ledger and by job. A month is closed some days after its end; what the
+    ledger says of it later is a line of its own."""
+    judged(request, name, Scope.READ, f"no project {name!r}")
+    projects.project(name)
+    try:
+        return send(bill(name, query.month or month_of(now_s()), limit=query.limit))
+    except ValueError as error:
+        told = rest.FieldError("/query/month", "there is no such month", "write YYYY-MM")
+        raise Problem(Kind.INVALID, "A parameter is not valid.", errors=[told]) from error
 
 
 @router.post(

@@ -68,7 +68,16 @@ from controlplane.protocol.rest.jobs import (
     Step,
     Wall,
 )
-from controlplane.protocol.rest.ledger import Ledger, LedgerClass, LedgerFailures, LedgerRow
+from controlplane.protocol.rest.ledger import (
+    Bill,
+    BillJob,
+    BillLine,
+    Ledger,
+    LedgerClass,
+    LedgerFailures,
+    LedgerRow,
+    Restated,
+)
 from controlplane.protocol.rest.policy import (
     Policy,
     PolicyChange,
@@ -130,6 +139,9 @@ __all__ = [
     "AuditEntry",
     "AuditLine",
     "AuditState",
+    "Bill",
+    "BillJob",
+    "BillLine",
     "Breaker",
     "Budget",
     "Capacity",
@@ -212,6 +224,7 @@ __all__ = [
     "ReservedDevices",
     "ReservedNode",
     "RestartEntry",
+    "Restated",
     "SectionTimeout",
     "SegmentCapacity",
     "Series",

@@ -120,6 +120,7 @@ OPERATIONS: dict[str, Row] = {
     "GET /projects": Row("read"),
     "POST /projects": Row("admin", {"name": "vision", "reason": "r"}),
     "GET /projects/{name}": Row("read"),
+    "GET /projects/{name}/bill": Row("read", query="?month=2026-10"),
     "POST /projects/{name}:set": Row("admin", {"weight": 2, "reason": "r"}),
     "POST /projects/{name}:set-member": Row("admin", {"account": "ada", "role": "viewer", "reason": "r"}),
     "POST /projects/{name}:remove-member": Row("admin", {"account": "ada", "reason": "r"}),
