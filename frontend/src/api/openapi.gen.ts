@@ -1652,6 +1652,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/projects/{name}/bill": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * A project's bill
+         * @description What it pays for a month, by class of the ledger and by job. A month is closed some days after its end; what the
+         *     ledger says of it later is a line of its own.
+         */
+        get: operations["controlplane_api_routers_projects_get_bill"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/projects/{name}:remove-member": {
         parameters: {
             query?: never;
@@ -2280,6 +2301,76 @@ export interface components {
             min_decisions: number;
             /** @default 0.02 */
             tolerance: number;
+        };
+        /**
+         * Bill
+         * @description What a project pays for a `month` in UTC. `state`: open, as the ledger has it up to `judged_until`, or closed at
+         *         `closed_at` and not changed since. All `lines` together are what the project's jobs held in that month, as the
+         *         ledger has it; those that are charged sum to `charged_gpu_s`. `jobs`: the same by job, the largest first;
+         *         `jobs_left_out` are not there, with `left_out_gpu_s` that are charged. `restated` stands beside a closed month
+         *         (null: nothing to restate, or the ledger does not keep all of it any more).
+         */
+        Bill: {
+            as_of_seq: number;
+            charged_gpu_s: number;
+            charged_money: number | null;
+            closed_at: string | null;
+            currency: string | null;
+            jobs: components["schemas"]["BillJob"][];
+            jobs_left_out: number;
+            judged_until: string | null;
+            left_out_gpu_s: number;
+            lines: components["schemas"]["BillLine"][];
+            month: string;
+            not_charged_gpu_s: number;
+            price: number | null;
+            project: string;
+            restated: components["schemas"]["Restated"] | null;
+            since: string;
+            /** @enum {unknown} */
+            state: "closed" | "open";
+            until: string;
+        };
+        /**
+         * BillJob
+         * @description One job's part of a bill.
+         */
+        BillJob: {
+            charged_gpu_s: number;
+            id: string;
+            money: number | null;
+            name: string;
+            not_charged_gpu_s: number;
+        };
+        /**
+         * BillLine
+         * @description GPU-seconds of one class of the ledger, apart by whether an `incident` is what they are due to, and what they
+         *         cost: 0 where they are not `charged` (null: there is no price).
+         */
+        BillLine: {
+            charged: boolean;
+            gpu_s: number;
+            incident: boolean;
+            money: number | null;
+            /** @enum {string} */
+            of: "productive" | "degraded" | "checkpoint" | "stall" | "recovery" | "lost_work" | "preempted" | "idle_spare" | "idle" | "cordoned" | "down" | "not_observed";
+        };
+        /**
+         * BillQuery
+         * @description Which month, and how much of it by job.
+         */
+        BillQuery: {
+            /**
+             * Limit
+             * @description Jobs, the largest first.
+             * @default 100
+             */
+            limit: number;
+            /**
+             * Month
+             * @description YYYY-MM, in UTC; absent: this one.
+             */
+            month?: string | null;
         };
         /**
          * Breaker
@@ -5522,6 +5613,14 @@ export interface components {
             sentence: string;
         };
         /**
+         * Restated
+         * @description What the ledger says now beyond what was charged when the month was closed; below 0: less.
+         */
+        Restated: {
+            gpu_s: number;
+            money: number | null;
+        };
+        /**
          * RiskTrigger
          * @description `threshold` in score units (0..1); one that cannot be reached is refused. A device is at risk
          *         no more when its score was below for `hysteresis_s`. `window_samples`: samples of which a score
@@ -6671,6 +6770,10 @@ export type AuditFilter = components['schemas']['AuditFilter'];
 export type AuditLine = components['schemas']['AuditLine'];
 export type AuditState = components['schemas']['AuditState'];
 export type Bar = components['schemas']['Bar'];
+export type Bill = components['schemas']['Bill'];
+export type BillJob = components['schemas']['BillJob'];
+export type BillLine = components['schemas']['BillLine'];
+export type BillQuery = components['schemas']['BillQuery'];
 export type Breaker = components['schemas']['Breaker'];
 export type Budget = components['schemas']['Budget'];
 export type Capacity = components['schemas']['Capacity'];
@@ -6815,6 +6918,7 @@ export type ReservedNode = components['schemas']['ReservedNode'];
 export type Resiliency = components['schemas']['Resiliency'];
 export type Resources = components['schemas']['Resources'];
 export type RestartEntry = components['schemas']['RestartEntry'];
+export type Restated = components['schemas']['Restated'];
 export type RiskTrigger = components['schemas']['RiskTrigger'];
 export type Scheduling = components['schemas']['Scheduling'];
 export type SectionTimeout = components['schemas']['SectionTimeout'];
@@ -10163,6 +10267,41 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             412: components["responses"]["Problem412"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_projects_get_bill: {
+        parameters: {
+            query?: {
+                /** @description YYYY-MM, in UTC; absent: this one. */
+                month?: string | null;
+                /** @description Jobs, the largest first. */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Bill"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];

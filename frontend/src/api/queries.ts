@@ -282,6 +282,13 @@ export const ledger = (by: Query<"/ledger">["by"], windowS: number, scope: Pick<
     refetchInterval: every(POLL_MS),
   });
 
+export const bill = (name: string, month: string) =>
+  queryOptions({
+    queryKey: [...keys.project(name), "bill", month],
+    queryFn: ({ signal }) => get("/projects/{name}/bill", { name }, { month }, signal),
+    refetchInterval: every(POLL_MS),
+  });
+
 export const nodes = (q: string) => listOf(keys.nodes, "/nodes", {}, { q });
 
 /** All nodes as columns, for fleets of thousands; who asks says himself what news is worth another read. */
