@@ -10,6 +10,7 @@ import msgspec
 
 from controlplane.protocol import rest
 from controlplane.protocol.rest import Problem
+from controlplane.sdk.errors import SdkError
 
 T = TypeVar("T")
 
@@ -37,13 +38,15 @@ class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
         return self.method == "GET" or bool(self.key)
 
     def headers(self) -> dict[str, str]:
-        """Of this call alone."""
+        """Of this call alone. Raises SdkError for an `if_match` that no header can hold."""
         headers = {"Accept": "application/json"}
         if self.body is not None:
             headers["Content-Type"] = self.content_type
         if self.key:
             headers["Idempotency-Key"] = self.key
         if self.if_match is not None:
+            if not (self.if_match.isascii() and self.if_match.isprintable()):
+                raise SdkError(f"{self.if_match!r} is no ETag")
             headers["If-Match"] = self.if_match
         return headers
 

@@ -50,7 +50,8 @@ class Jobs(_Group):
         return self._pages(calls.get("/jobs", Page[rest.Job], **wanted, limit=limit))
 
     def page(self, **params: Any) -> Any:
-        """One Page of Jobs; `state`, `q`, `project`, `labels`, `sort`, `limit`, `cursor`; `total` with `count=True`."""
+        """One Page of Jobs; `state`, `q`, `project`, `labels`, `node`, `since` (ISO-8601), `sort`, `limit`, `cursor`;
+        `total` with `count=True`."""
         return self._run(calls.get("/jobs", Page[rest.Job], **params))
 
     def cancel(self, job_id: str, reason: str, **read: Unpack[JobAsRead]) -> Any:

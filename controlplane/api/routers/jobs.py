@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from controlplane.access.models import Scope
 from controlplane.api import bodies, etags, pages, records, specs
@@ -46,6 +46,8 @@ class JobFilter(pages.Listing):
     labels: Annotated[
         str, Field(max_length=1000, description="key=value of the job's labels; several with commas, all of them.")
     ] = ""
+    node: Annotated[str, Field(max_length=100, description="That hold a device of this node now, by id or name.")] = ""
+    since: Annotated[AwareDatetime | None, Field(description="Submitted at this instant or later.")] = None
     sort: Annotated[
         Literal["-created", "created", "-priority", "priority", "name", "-name"],
         Field(description="By when it was submitted, its priority or its name; - is downwards."),
@@ -59,6 +61,8 @@ def list_jobs(request: HttpRequest, query: Query[JobFilter]) -> HttpResponse:
     seq, names = newest_seq(), of_rows(query.fields, rest.Job, of="a job")
     rows = selectors.jobs(among=reach(request).only("project"), q=query.q)
     rows = rows.filter(project=query.project) if query.project else rows
+    rows = selectors.on_node(rows, query.node) if query.node else rows
+    rows = rows.filter(created_at__gte=query.since) if query.since else rows
     states = [state for state in (query.state or "").split(",") if state]
     unknown = [state for state in states if state not in set(JobState)]
     if unknown:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Schema
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from controlplane.access.models import Scope
 from controlplane.api import bodies, etags, pages, records
@@ -30,6 +30,7 @@ class IncidentFilter(pages.Listing):
 
     state: Annotated[str | None, Field(max_length=100, description="One state, or several with commas.")] = None
     q: Annotated[str, Field(max_length=100, description="Part of the title, or of the name of its job or node.")] = ""
+    since: Annotated[AwareDatetime | None, Field(description="Opened at this instant or later.")] = None
     sort: Annotated[Literal["-opened", "opened"], Field(description="By when it was opened; - is downwards.")] = (
         "-opened"
     )
@@ -47,6 +48,7 @@ def list_incidents(request: HttpRequest, query: Query[IncidentFilter]) -> HttpRe
         raise Problem(Kind.INVALID, "A parameter is not valid.", errors=[told])
     if states:
         rows = rows.filter(state__in=states)
+    rows = rows.filter(opened_at__gte=query.since) if query.since else rows
     found, after = pages.sorted_page(rows, query, query.sort, name="incidents")
     items = only(map(incident_summary, found), names)
     return send(pages.listing(items, after, seq, total=pages.counted(query, rows)))

@@ -12,7 +12,7 @@ from controlplane.cli import context
 from controlplane.cli.commands.ledger import HOUR_S, gpu_time, inert
 from controlplane.cli.context import Output
 from controlplane.cli.exits import CliError
-from controlplane.cli.output import Column, Format, Row, emit_rows, number, say, text, to_json
+from controlplane.cli.output import Column, Format, Row, emit_object, emit_rows, number, say, text
 
 MOST = 500
 FIELDS = (
@@ -62,7 +62,7 @@ def bill(
         for line in sums(found):
             say(line)
     else:
-        say(to_json(found, indent=2 if output is Format.JSON else None))
+        emit_object(found, (), output, context.screen(), name="month")
 
 
 def last_month(now: datetime) -> str:

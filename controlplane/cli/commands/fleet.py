@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 import typer
 
-from controlplane.api.shapes import rows_of
 from controlplane.cli import columns, context
 from controlplane.cli.commands.join_token import show_once
 from controlplane.cli.commands.request import Timeout, Wait, follow
@@ -34,6 +33,8 @@ def find(client: Any, wanted: str) -> str:
         with contextlib.suppress(NotFoundError):
             return str(client.nodes.get(wanted).id)
     elif len(wanted) <= MAX_NAME:
+        from controlplane.api.shapes import rows_of
+
         found = client.nodes.columns(fields="id,name", q=wanted)
         for row in rows_of(found.columns):
             if row["name"] == wanted:

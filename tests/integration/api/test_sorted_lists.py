@@ -1,7 +1,9 @@
 """Lists in the order that is asked for: whole over their pages, stable while rows are added, and counted on request."""
 
 import random
+from datetime import timedelta
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -9,13 +11,14 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from controlplane.fleet.models import Device, Node
-from controlplane.jobs.models import Job
+from controlplane.jobs.models import Job, Rank
 from controlplane.protocol.spec_lint import lint
 from controlplane.recovery.models import Incident
 from controlplane.runtime.clock import now
 from controlplane.runtime.ids import new_id
 from tests.integration.api.conftest import Caller, make_node
 from tests.integration.api.tenants import spec
+from tests.integration.api.world import running_job
 
 pytestmark = pytest.mark.django_db
 
@@ -80,6 +83,24 @@ def test_incidents_come_oldest_first_where_that_is_asked_for(reader: Caller) -> 
     ids = [Incident.objects.create(id=new_id("inc"), title="t", opened_at=now(), state="resolved").pk for _ in range(7)]
     assert walked(reader, "/incidents?sort=opened") == ids
     assert walked(reader, "/incidents?sort=-opened") == ids[::-1]
+
+
+def test_jobs_are_found_by_their_node_and_their_time_and_incidents_by_theirs(reader: Caller) -> None:
+    here, old = running_job([make_node("n1"), make_node("n2")], spec("here", "default")), make_job("old")
+    Job.objects.filter(pk=old.pk).update(created_at=now() - timedelta(days=2))
+    there = make_job("there")
+    yesterday, node = quote((now() - timedelta(days=1)).isoformat()), Node.objects.get(name="n1")
+    for query, found in {
+        "node=n1": {here.pk}, f"node={node.pk}": {here.pk}, "node=n9": set(), f"since={yesterday}": {here.pk, there.pk},
+    }.items():  # fmt: skip
+        assert {row["id"] for row in reader.get(f"/jobs?{query}").json()["items"]} == found, query
+    Rank.objects.update(released_at=now())
+    assert reader.get("/jobs?node=n1").json()["items"] == [], "it holds nothing there any more"
+    opened = {days: Incident.objects.create(id=new_id("inc"), title="t", opened_at=now() - timedelta(days=days))
+              for days in (0, 2)}  # fmt: skip
+    listed = {row["id"] for row in reader.get(f"/incidents?since={yesterday}").json()["items"]}
+    assert opened[0].pk in listed and opened[2].pk not in listed
+    assert reader.get("/jobs?since=yesterday").status_code == 422
 
 
 def test_a_cursor_of_another_order_and_an_order_that_is_none_are_refused(reader: Caller) -> None:
