@@ -3424,6 +3424,11 @@ export interface components {
              */
             q: string;
             /**
+             * Since
+             * @description Opened at this instant or later.
+             */
+            since?: string | null;
+            /**
              * Sort
              * @description By when it was opened; - is downwards.
              * @default -opened
@@ -3621,6 +3626,12 @@ export interface components {
              */
             limit: number;
             /**
+             * Node
+             * @description That hold a device of this node now, by id or name.
+             * @default
+             */
+            node: string;
+            /**
              * Project
              * @description Of this project alone.
              * @default
@@ -3632,6 +3643,11 @@ export interface components {
              * @default
              */
             q: string;
+            /**
+             * Since
+             * @description Submitted at this instant or later.
+             */
+            since?: string | null;
             /**
              * Sort
              * @description By when it was submitted, its priority or its name; - is downwards.
@@ -7572,6 +7588,8 @@ export interface operations {
                 state?: string | null;
                 /** @description Part of the title, or of the name of its job or node. */
                 q?: string;
+                /** @description Opened at this instant or later. */
+                since?: string | null;
                 /** @description By when it was opened; - is downwards. */
                 sort?: "-opened" | "opened";
                 /** @description Names of fields, by commas: these alone. Absent: as they are. */
@@ -7739,6 +7757,10 @@ export interface operations {
                 project?: string;
                 /** @description key=value of the job's labels; several with commas, all of them. */
                 labels?: string;
+                /** @description That hold a device of this node now, by id or name. */
+                node?: string;
+                /** @description Submitted at this instant or later. */
+                since?: string | null;
                 /** @description By when it was submitted, its priority or its name; - is downwards. */
                 sort?: "-created" | "created" | "-priority" | "priority" | "name" | "-name";
                 /** @description Names of fields, by commas: these alone. Absent: as they are. */
