@@ -126,10 +126,10 @@ def _stale(record: Record, tags: set[str], now: str) -> Problem:
         detail = f"{record.called} was not compared: If-Match takes strong tags alone. {PROXY}"
         return Problem(Kind.PRECONDITION_FAILED, detail, headers={"ETag": now})
     names = [name for tag in sorted(tags) for name in record.changed_since(tag.strip('"').partition(".")[0])]
-    told = [FieldError(f"/{name}", f"is {_short(record.values[name])} now") for name in dict.fromkeys(names)]
+    faults = [FieldError(f"/{name}", f"is {_short(record.values[name])} now") for name in dict.fromkeys(names)]
     what = f": {', '.join(dict.fromkeys(names))}" if names else ""
     detail = f"{record.called} has changed since you read it{what}. {AGAIN}"
-    return Problem(Kind.PRECONDITION_FAILED, detail, errors=told, headers={"ETag": now})
+    return Problem(Kind.PRECONDITION_FAILED, detail, errors=faults, headers={"ETag": now})
 
 
 def _short(value: Any) -> str:

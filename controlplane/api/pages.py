@@ -91,17 +91,17 @@ def in_turn(
 ) -> tuple[list[Row], str | None]:
     """As `page`, of rows with a unique column `name`, each at its turn (text without spaces), and at equal ones by the
     name as people count: n1, n2, n10. No database sorts so; names and turns alone are read for it."""
-    order = sorted(turns, key=lambda each: (turns[each], natural(each)), reverse=descending)
+    line = sorted(turns, key=lambda each: (turns[each], natural(each)), reverse=descending)
     after, start = decode(paging.cursor, name), 0
     if after is not None:
         turn, _, last = after.partition(" ")
         place = (turn, natural(last))
-        start = sum((turns[each], natural(each)) >= place for each in order) if descending else bisect_right(
-            order, place, key=lambda each: (turns[each], natural(each))
+        start = sum((turns[each], natural(each)) >= place for each in line) if descending else bisect_right(
+            line, place, key=lambda each: (turns[each], natural(each))
         )  # fmt: skip
-    shown = order[start : start + paging.limit]
+    shown = line[start : start + paging.limit]
     found = {row.name: row for row in rows.filter(name__in=shown)}  # type: ignore[attr-defined]
-    more = start + paging.limit < len(order)
+    more = start + paging.limit < len(line)
     here = [found[each] for each in shown if each in found]
     return here, encode(f"{turns[shown[-1]]} {shown[-1]}", name) if more else None
 

@@ -55,8 +55,8 @@ def acted(request: HttpRequest, job_id: str, body: ActOfJob) -> Job:
     if newest != body.expected_attempt:
         at = f"is at attempt {newest}" if newest else "has no attempt yet"
         detail = f"{row.name} {at}, and you expected {body.expected_attempt}: read it, and decide again."
-        told = FieldError("/expected_attempt", f"the newest attempt is {newest}", f"send {newest}, or leave it out")
-        raise Problem(Kind.CONFLICT, detail, errors=[told])
+        fault = FieldError("/expected_attempt", f"the newest attempt is {newest}", f"send {newest}, or leave it out")
+        raise Problem(Kind.CONFLICT, detail, errors=[fault])
     return row
 
 

@@ -156,13 +156,13 @@ def _lines(found: Iterable[Entry], by: Terms) -> list[Json]:
     sums = defaultdict[tuple[TimeClass, bool, bool], float](float)
     for each in found:
         sums[each.of, each.incident, each.charged] += each.gpu_s
-    order = list(TimeClass)
+    places = {of: place for place, of in enumerate(TimeClass)}
     return [
         {
             "of": of.value, "incident": incident, "charged": charged, "gpu_s": gpu_s,
             "money": by.money(gpu_s) if charged else by.money(0.0),
         }
-        for (of, incident, charged), gpu_s in sorted(sums.items(), key=lambda each: (order.index(each[0][0]), each[0]))
+        for (of, incident, charged), gpu_s in sorted(sums.items(), key=lambda each: (places[each[0][0]], each[0]))
     ]  # fmt: skip
 
 

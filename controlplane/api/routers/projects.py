@@ -77,8 +77,8 @@ def get_bill(request: HttpRequest, name: str, query: Query[BillQuery]) -> HttpRe
     try:
         return send(bill(name, query.month or month_of(now_s()), limit=query.limit))
     except ValueError as error:
-        told = rest.FieldError("/query/month", "there is no such month", "write YYYY-MM")
-        raise Problem(Kind.INVALID, "A parameter is not valid.", errors=[told]) from error
+        fault = rest.FieldError("/query/month", "there is no such month", "write YYYY-MM")
+        raise Problem(Kind.INVALID, "A parameter is not valid.", errors=[fault]) from error
 
 
 @router.post(

@@ -1,8 +1,8 @@
 """What a project pays for a month: its seconds of the ledger, each charged or not. Called by `recovery.bills`; pure.
 
-Theory. A bill adds nothing up anew: each of the ledger's amounts is one entry, and the terms say only whether it is
-charged. So the entries of a bill sum to the ledger's seconds, class by class, whatever the terms are. A month that was
-closed keeps its entries; what the ledger says of it later is a difference beside them.
+Theory. A bill counts nothing a second time: each of the ledger's amounts is one entry, and the terms say only whether
+it is charged. So the entries of a bill sum to the ledger's seconds, class by class, whatever the terms are. A month
+that was closed keeps its entries; what the ledger says of it later is a difference beside them.
 """
 
 from collections import defaultdict
