@@ -31,6 +31,7 @@ BENCHMARKS = {
     "quotas": ("benchmarks.quotas", "what quotas that are lent and taken back give, over weeks of a synthetic queue"),
     "map": ("benchmarks.fleet_map", "the sentinel's look at the tables, by the size of the fleet and what changed"),
     "api": ("benchmarks.api_size", "the API's large answers, by the size of the fleet and of the job"),
+    "cli": ("benchmarks.cli_speed", "the command line, from its start to its end"),
     "sentinel": ("benchmarks.sentinel_cost", "the sentinel's CPU by part, by nodes and interval"),
     "returns": ("benchmarks.returns", "a whole fleet's agents come back: what a hello and a close cost, by its size"),
     "soak": ("benchmarks.soak", "what grows: memory, rows and files under a fleet for hours"),

@@ -65,7 +65,9 @@ def _checked(request: HttpRequest, principal: Principal, needed: Scope, *, in_pr
         raise Problem(Kind.FORBIDDEN, f"This needs the scope {needed.value}; you have {principal.scope.value}.")
     # All tokens that an account ever makes share one rate. Its sessions have theirs, so that nobody who has a
     # token of hers keeps her from the page on which it is revoked.
-    wait_s = allow(f"{principal.standing.kind}s:{principal.user.pk}")
+    account = f"{principal.standing.kind}s:{principal.user.pk}"
+    request.holdfast_rate_of = account  # type: ignore[attr-defined]
+    wait_s = allow(account)
     if wait_s is not None:
         raise Problem(Kind.TOO_MANY_REQUESTS, "Slow down.", headers={"Retry-After": str(wait_s)})
     return principal

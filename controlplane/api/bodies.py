@@ -46,6 +46,12 @@ class WithReason(Body, frozen=True, kw_only=True):
     reason: Reason
 
 
+class ActOfJob(WithReason, frozen=True, kw_only=True):
+    """`expected_attempt`: refused where the job's newest attempt is another one; 0: it has none yet."""
+
+    expected_attempt: Index | None = None
+
+
 class WindowOfNode(Body, frozen=True, kw_only=True):
     """When a node is away, as ISO-8601 with a time zone, and why."""
 
@@ -67,40 +73,36 @@ class NewReservation(Maintenance, frozen=True, kw_only=True):
     project: Annotated[str, Meta(min_length=1, max_length=63)]
 
 
-class EvictReplica(Body, frozen=True, kw_only=True):
+class EvictReplica(ActOfJob, frozen=True, kw_only=True):
     """Which replica slot, and why."""
 
     replica: Index
-    reason: Reason
 
 
-class FaultRank(Body, frozen=True, kw_only=True):
+class FaultRank(ActOfJob, frozen=True, kw_only=True):
     """Which rank, which fault (`protocol.rank_faults`), and why."""
 
     replica: Index
     rank: Index
     fault: Annotated[str, Meta(max_length=24)]
     value: Annotated[float, Meta(ge=0.0, le=86400.0)] = 0.0
-    reason: Reason
 
 
-class DebugRank(Body, frozen=True, kw_only=True):
+class DebugRank(ActOfJob, frozen=True, kw_only=True):
     """Which rank, which diagnostic (`protocol.diagnostics`), and why; `duration_s` of a profile."""
 
     replica: Index
     rank: Index
     diagnostic: Annotated[str, Meta(max_length=24)]
     duration_s: Annotated[float, Meta(ge=0.1, le=10.0)] | None = None
-    reason: Reason
 
 
-class CommandRank(Body, frozen=True, kw_only=True):
+class CommandRank(ActOfJob, frozen=True, kw_only=True):
     """Which rank, what it is to do, by its name and with its fields, and why."""
 
     replica: Index
     rank: Index
     command: rank_commands.RankCommand
-    reason: Reason
 
 
 class NewToken(Body, frozen=True, kw_only=True):
@@ -177,10 +179,10 @@ class ReEnrol(Body, frozen=True, kw_only=True):
 
 class NewPolicy(Body, frozen=True, kw_only=True):
     """A policy document as YAML or JSON `text`. `parent`: the newest version that its author knows, 0 where there is
-    none. `job_id`: of this job, `project`: of this project; neither: the fleet's."""
+    none; not needed beside If-Match. `job_id`: of this job, `project`: of this project; neither: the fleet's."""
 
     text: Annotated[str, Meta(max_length=100_000)]
-    parent: Index
+    parent: Index | None = None
     reason: Reason
     job_id: Annotated[str, Meta(max_length=64)] = ""
     project: Annotated[str, Meta(max_length=63)] = ""
@@ -190,7 +192,7 @@ class PolicyRollback(Body, frozen=True, kw_only=True):
     """Which version comes back (0: the defaults); the rest as in `NewPolicy`."""
 
     to: Index
-    parent: Index
+    parent: Index | None = None
     reason: Reason
     job_id: Annotated[str, Meta(max_length=64)] = ""
     project: Annotated[str, Meta(max_length=63)] = ""

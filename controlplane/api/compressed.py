@@ -18,8 +18,9 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.cache import patch_vary_headers
 
 LEVEL = 5
-LEVEL_OF_ROWS = 1
-"""A page of 500 nodes with their readings is 2.6 MB: a tenth of it, in the shortest time."""
+LEVEL_OF_ROWS = 7
+"""A page of 256 nodes of eight devices with their readings is 2.4 MB: 144 KB in 20 ms. Level 1 takes 8 ms and leaves
+193 KB, level 8 takes 37 ms and leaves 135 KB."""
 LEAST_BYTES = 1_400
 """What is shorter is one packet anyway."""
 _RAW = -zlib.MAX_WBITS

@@ -22,6 +22,7 @@ from controlplane.api.errors import respond
 from controlplane.api.problems import Kind, Problem
 
 EXTRA = "x-holdfast"
+NOT_COMPARED = "Nothing at this address has an ETag to compare: leave If-Match out."
 
 
 class Described(OpenAPISchema):
@@ -44,7 +45,7 @@ register_converter(IdConverter, "rid")
 
 
 def strict(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Ninja view decorator: 400 for undeclared query parameters."""
+    """Ninja view decorator: 400 for undeclared query parameters, and for an If-Match that nothing would compare."""
     operation = run.__self__  # type: ignore[attr-defined]
     assert isinstance(operation, Operation), "add this decorator last"
     declared: set[str] | None = None
@@ -53,6 +54,9 @@ def strict(run: Callable[..., Any]) -> Callable[..., Any]:
         nonlocal declared
         if declared is None:
             declared = _declared(operation)
+        compared = 412 in (operation.openapi_extra or {})[EXTRA]["errors"]
+        if request.method == "POST" and "If-Match" in request.headers and not compared:
+            return respond(request, Problem(Kind.BAD_REQUEST, NOT_COMPARED))
         unknown = sorted(set(request.GET) - declared)
         if not unknown:
             return None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from django.http import HttpRequest, HttpResponse
 
 from controlplane.access.refusals import refusals
-from controlplane.api import probes
+from controlplane.api import probes, throttle
 from controlplane.api.compressed import compress_rows
 from controlplane.api.errors import respond
 from controlplane.api.problems import BY_STATUS, CONTENT_TYPE, Kind, Problem, answer
@@ -47,6 +47,9 @@ class ApiEdgeMiddleware:
         if response.status_code >= 400 and not response.get("Content-Type", "").startswith(CONTENT_TYPE):
             response = _as_problem(request, response)
         response.setdefault("Cache-Control", "no-store")
+        if (account := getattr(request, "holdfast_rate_of", None)) is not None:
+            for name, value in throttle.headers(account).items():
+                response[name] = value
         if getattr(response, "holdfast_rows", False):
             compress_rows(request, response)
         if response.status_code in AUDITED:

@@ -27,8 +27,9 @@ REF = "#/components/schemas/{name}"
 PROBLEM_TYPE = "application/problem+json"
 TITLES = {
     200: "OK", 201: "Created", 202: "Accepted", 204: "Done", 304: "Not modified", 400: "Bad request",
-    401: "Not signed in", 403: "Not allowed", 404: "Not found", 409: "Conflict", 410: "Gone", 413: "Too large",
-    415: "Unsupported media type", 422: "Not valid", 429: "Too many requests", 500: "Internal", 503: "Unavailable",
+    401: "Not signed in", 403: "Not allowed", 404: "Not found", 409: "Conflict", 410: "Gone", 412: "Changed meanwhile",
+    413: "Too large", 415: "Unsupported media type", 422: "Not valid", 428: "Name what you have read",
+    429: "Too many requests", 500: "Internal", 503: "Unavailable",
 }  # fmt: skip
 
 
@@ -94,6 +95,16 @@ def _finish(operation: dict[str, Any], extra: dict[str, Any], structs: dict[str,
         operation["security"] = []
     if extra["body"] is not None:
         operation.setdefault("parameters", []).append(_KEY)
+    if 304 in errors:
+        operation.setdefault("parameters", []).append(_header("If-None-Match", "An ETag: 304 where it still holds."))
+    if 412 in errors:
+        operation.setdefault("parameters", []).append(_header("If-Match", "An ETag: 412 where it holds no more."))
+
+
+def _header(name: str, description: str) -> dict[str, Any]:
+    return {
+        "in": "header", "name": name, "required": False, "description": description, "schema": {"type": "string"},
+    }  # fmt: skip
 
 
 _KEY = {

@@ -8,11 +8,12 @@ import base64
 import binascii
 import re
 from bisect import bisect_right
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
 from django.core.exceptions import ValidationError
-from django.db.models import Field, Model, QuerySet
+from django.db.models import Field, Model, Q, QuerySet
 from ninja import Schema
 from pydantic import Field as Described
 
@@ -26,13 +27,26 @@ UNCHANGED = "Use `next` of the page before, unchanged, on the same list."
 
 Limit = Annotated[int, Described(ge=1, le=MAX_LIMIT, description="Rows of a page.")]
 Row = TypeVar("Row", bound=Model)
+COLUMNS = {"created": "id", "opened": "id", "priority": "priority", "name": "name"}
+"""By which lists can be sorted; each is indexed. Keys are ULIDs, which are in the order of their making."""
 
 
 class Paging(Schema):
     """Query parameters of a list."""
 
     limit: Limit = DEFAULT_LIMIT
-    cursor: Annotated[str | None, Described(max_length=200, description="`next` of the page before.")] = None
+    cursor: Annotated[str | None, Described(max_length=300, description="`next` of the page before.")] = None
+
+
+class Listing(Paging):
+    """Query parameters of a list whose rows can be counted."""
+
+    count: Annotated[bool, Described(description="Count the rows of all pages together, as `total`.")] = False
+
+
+def counted(listing: Listing, rows: QuerySet[Any]) -> int | None:
+    """`total` of an answer: how many there are, where that was asked for, as counting can cost more than the page."""
+    return rows.count() if listing.count else None
 
 
 def page(
@@ -50,16 +64,46 @@ def page(
     return found, encode(str(getattr(found[-1], key)), name)
 
 
-def by_name(rows: QuerySet[Row], paging: Paging, *, name: str) -> tuple[list[Row], str | None]:
-    """As `page`, by a unique column `name` in the order in which people count: n1, n2, n10. No database sorts
-    so; the names alone are read for it."""
+def sorted_page(rows: QuerySet[Row], paging: Paging, sort: str, *, name: str) -> tuple[list[Row], str | None]:
+    """By a column of `COLUMNS`, "-" before it for downwards; rows that are equal are in the order of their making, the
+    same way round. A cursor holds both, so that pages stay whole while rows are added."""
+    descending = sort.startswith("-")
+    column = COLUMNS[sort.removeprefix("-")]
+    if column == "id":
+        return page(rows, paging, name=name if descending else f"{name}:{sort}", ascending=not descending)
+    name, beyond = f"{name}:{sort}", "lt" if descending else "gt"
     after = decode(paging.cursor, name)
-    names = sorted(rows.order_by().values_list("name", flat=True), key=natural)
-    start = 0 if after is None else bisect_right(names, natural(after), key=natural)
-    shown = names[start : start + paging.limit]
-    found = {row.name: row for row in rows.filter(name__in=shown)}
-    more = start + paging.limit < len(names)
-    return [found[each] for each in shown if each in found], encode(shown[-1], name) if more else None
+    if after is not None:
+        key, _, value = after.partition(" ")
+        at = _typed(rows, column, value)
+        rows = rows.filter(
+            Q(**{f"{column}__{beyond}": at}) | Q(**{column: at, f"id__{beyond}": _typed(rows, "id", key)})
+        )
+    found = list(rows.order_by(*((f"-{column}", "-id") if descending else (column, "id")))[: paging.limit + 1])
+    if len(found) <= paging.limit:
+        return found, None
+    found.pop()
+    return found, encode(f"{found[-1].pk} {getattr(found[-1], column)}", name)
+
+
+def in_turn(
+    rows: QuerySet[Row], paging: Paging, turns: Mapping[str, str], *, name: str, descending: bool = False
+) -> tuple[list[Row], str | None]:
+    """As `page`, of rows with a unique column `name`, each at its turn (text without spaces), and at equal ones by the
+    name as people count: n1, n2, n10. No database sorts so; names and turns alone are read for it."""
+    line = sorted(turns, key=lambda each: (turns[each], natural(each)), reverse=descending)
+    after, start = decode(paging.cursor, name), 0
+    if after is not None:
+        turn, _, last = after.partition(" ")
+        place = (turn, natural(last))
+        start = sum((turns[each], natural(each)) >= place for each in line) if descending else bisect_right(
+            line, place, key=lambda each: (turns[each], natural(each))
+        )  # fmt: skip
+    shown = line[start : start + paging.limit]
+    found = {row.name: row for row in rows.filter(name__in=shown)}  # type: ignore[attr-defined]
+    more = start + paging.limit < len(line)
+    here = [found[each] for each in shown if each in found]
+    return here, encode(f"{turns[shown[-1]]} {shown[-1]}", name) if more else None
 
 
 @lru_cache(maxsize=65_536)

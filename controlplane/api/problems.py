@@ -36,11 +36,13 @@ class Kind(StrEnum):
     CONFLICT = "conflict"
     STILL_RUNNING = "still-running"
     GONE = "gone"
+    PRECONDITION_FAILED = "precondition-failed"
     TOO_LARGE = "too-large"
     UNSUPPORTED_MEDIA_TYPE = "unsupported-media-type"
     INVALID = "invalid"
     INVALID_SPEC = "invalid-spec"
     KEY_REUSED = "idempotency-key-reused"
+    PRECONDITION_REQUIRED = "precondition-required"
     TOO_MANY_REQUESTS = "too-many-requests"
     INTERNAL = "internal"
     UNAVAILABLE = "unavailable"
@@ -60,11 +62,13 @@ TABLE: Mapping[Kind, tuple[int, str]] = MappingProxyType(
         Kind.CONFLICT: (409, "The present state does not allow this"),
         Kind.STILL_RUNNING: (409, "A request with this Idempotency-Key is still running"),
         Kind.GONE: (410, "No longer kept"),
+        Kind.PRECONDITION_FAILED: (412, "It has changed since you read it"),
         Kind.TOO_LARGE: (413, "The body is too large"),
         Kind.UNSUPPORTED_MEDIA_TYPE: (415, "The content type is not supported here"),
         Kind.INVALID: (422, "The request is not valid"),
         Kind.INVALID_SPEC: (422, "The job spec is not valid"),
         Kind.KEY_REUSED: (422, "This Idempotency-Key was used with another request"),
+        Kind.PRECONDITION_REQUIRED: (428, "Say which version you have read"),
         Kind.TOO_MANY_REQUESTS: (429, "Too many requests"),
         Kind.INTERNAL: (500, "Something went wrong here"),
         Kind.UNAVAILABLE: (503, "Not available at the moment"),

@@ -10,10 +10,14 @@ from controlplane.access import projects
 from controlplane.access.models import Scope
 from controlplane.access.rights import Rights
 from controlplane.access.scopes import allows
+from controlplane.api import etags, records
 from controlplane.api.auth import principal_of
+from controlplane.api.bodies import ActOfJob
 from controlplane.api.problems import Kind, Problem
 from controlplane.jobs import selectors
 from controlplane.jobs.models import Job
+from controlplane.jobs.services import get_locked
+from controlplane.protocol.rest import FieldError
 from controlplane.protocol.spec import JobSpec
 from controlplane.recovery import asked
 from controlplane.recovery import selectors as recovery
@@ -36,6 +40,23 @@ def job_of(request: HttpRequest, job_id: str, needed: Scope = Scope.READ) -> Job
     rights = reach(request)
     row = selectors.job(job_id, rights.only("project"))
     judge(rights, row.project, needed)
+    return row
+
+
+def acted(request: HttpRequest, job_id: str, body: ActOfJob) -> Job:
+    """The job of an action that needs `operate`; held until commit where the request says how it was read. Raises as
+    `job_of`; Problem 412 where If-Match names another state of it, 409 where `expected_attempt` is not its newest."""
+    row = job_of(request, job_id, Scope.OPERATE)
+    etags.check(request, lambda: records.job(get_locked(row.pk)))
+    if body.expected_attempt is None:
+        return row
+    row = get_locked(row.pk)
+    newest = records.newest_attempt(row)
+    if newest != body.expected_attempt:
+        at = f"is at attempt {newest}" if newest else "has no attempt yet"
+        detail = f"{row.name} {at}, and you expected {body.expected_attempt}: read it, and decide again."
+        fault = FieldError("/expected_attempt", f"the newest attempt is {newest}", f"send {newest}, or leave it out")
+        raise Problem(Kind.CONFLICT, detail, errors=[fault])
     return row
 
 

@@ -20,6 +20,7 @@ class Buckets:
 
     def __init__(self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._burst, self._clock = rate, burst, clock
+        self.burst = burst
         self._levels: dict[str, tuple[float, float]] = {}
         self._lock = threading.Lock()
 
@@ -36,6 +37,14 @@ class Buckets:
                 del self._levels[next(iter(self._levels))]
         return None if taken else max(1, math.ceil((1.0 - level) / self._rate))
 
+    def left(self, name: str) -> tuple[int, int]:
+        """Whole tokens that there are now, and whole seconds until all are back; takes none."""
+        now_s = self._clock()
+        with self._lock:
+            level, at_s = self._levels.get(name, (self._burst, now_s))
+        level = min(self._burst, level + (now_s - at_s) * self._rate)
+        return int(level), math.ceil((self._burst - level) / self._rate)
+
     def clear(self) -> None:
         """Forget everybody."""
         with self._lock:
@@ -43,6 +52,15 @@ class Buckets:
 
 
 requests = Buckets(REQUESTS_A_SECOND, REQUEST_BURST)
+
+
+def headers(account: str) -> dict[str, str]:
+    """What an account is told with each answer: how many requests at once, how many of these are left, and the seconds
+    until all are back."""
+    left, back_s = requests.left(account)
+    return {
+        "RateLimit-Limit": f"{requests.burst:.0f}", "RateLimit-Remaining": str(left), "RateLimit-Reset": str(back_s)
+    }  # fmt: skip
 
 
 def allow(account: str) -> int | None:

@@ -11,6 +11,7 @@ from controlplane.cli.commands import (
     account,
     audit,
     bench,
+    bill,
     breaker,
     chaos,
     fleet,
@@ -59,6 +60,7 @@ slurm.app.command("pilots")(slurm_pilots.pilots)
 policy.app.command("dry-run")(replay.dry_run)
 policy.app.add_typer(shadow.app, name="shadow")
 recovery.decision.command("replay")(replay.replay)
+project.app.command("bill")(bill.bill)
 app.command("chaos")(chaos.chaos)
 app.command("ledger")(ledger.ledger)
 app.command("queue")(queue.queue)

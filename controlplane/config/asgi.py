@@ -16,6 +16,7 @@ from django.urls import path  # noqa: E402 - the apps must be ready first
 
 import controlplane.config.celery  # noqa: E402 - wake-ups are sent through this application
 import controlplane.config.urls  # noqa: E402, F401 - the API's types, before threads use them
+from controlplane.config.busy import Busy  # noqa: E402
 from controlplane.live.agent_socket import AgentSocket  # noqa: E402
 from controlplane.live.browser_socket import browser_socket  # noqa: E402
 from controlplane.live.process import WebProcess  # noqa: E402
@@ -29,7 +30,7 @@ first_use.prepare()
 application = WebProcess(
     ProtocolTypeRouter(
         {
-            "http": _django,
+            "http": Busy(_django),
             "websocket": URLRouter(
                 [path("agent/v1/stream", AgentSocket.as_asgi()), path("api/v1/live", browser_socket())]
             ),

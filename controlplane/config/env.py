@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from controlplane.config.guards import close_database
+from controlplane.protocol.ledger import CHARGED, charged_classes
 
 PREFIX = "HOLDFAST_"
 FOREIGN_PREFIXES = ("HOLDFAST_AGENT_", "HOLDFAST_TRAINER_", "HOLDFAST_TEST_", "HOLDFAST_CLI_")
@@ -103,9 +104,18 @@ class Env(BaseSettings):
     ledger_retention_days: float = Field(default=400.0, ge=0.0)
     gpu_hour_price: float | None = Field(default=None, gt=0.0, le=1e6)
     gpu_hour_currency: str = Field(default="USD", pattern=r"^[A-Z]{3}$")
+    bill_classes: str = CHARGED
+    bill_incidents: bool = False
+    bill_closes_after_days: float = Field(default=3.0, ge=0.0, le=27.0)
     checkpoint_old_s: float = Field(default=3600.0, gt=0.0)
     node_key_days: float = Field(default=30.0, gt=0.0)
     pool_max: int = Field(default=8, ge=1)
+
+    @field_validator("bill_classes")
+    @classmethod
+    def _are_classes(cls, text: str) -> str:
+        charged_classes(text)
+        return text
 
     def masked(self) -> dict[str, Any]:
         """The effective configuration for the log, secrets hidden."""

@@ -16,6 +16,7 @@ from controlplane.fleet.publish import publish_node
 from controlplane.policy import capabilities, known_end
 from controlplane.protocol.states import EndSource
 from controlplane.runtime.clock import from_s, iso, now
+from controlplane.runtime.errors import NotFound
 from controlplane.runtime.ids import new_id
 from controlplane.runtime.prepared import MOMENT, MOST, TEXT, Prepared, Several
 
@@ -36,6 +37,14 @@ def first_by_node(only: Collection[str] | None = None) -> Mapping[str, KnownEnd]
         if only is None or row.node_id in only:
             found.setdefault(row.node_id, row)
     return found
+
+
+def one(end_id: str) -> KnownEnd:
+    """With its node. Raises NotFound."""
+    row = KnownEnd.objects.filter(pk=end_id).select_related("node").first()
+    if row is None:
+        raise NotFound(f"no window {end_id!r}")
+    return row
 
 
 def known(row: KnownEnd) -> known_end.KnownEnd:

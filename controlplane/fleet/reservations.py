@@ -18,6 +18,7 @@ from controlplane.fleet.models import Node, Reservation
 from controlplane.fleet.publish import publish_node
 from controlplane.policy import capabilities, reserved
 from controlplane.runtime.clock import iso, now
+from controlplane.runtime.errors import NotFound
 from controlplane.runtime.ids import new_id
 from controlplane.runtime.prepared import MOMENT, Prepared
 
@@ -32,6 +33,14 @@ def holding(at: Any = None) -> QuerySet[Reservation]:
     return Reservation.objects.filter(over_at=None, ends_at__gt=now() if at is None else at).order_by(
         "-starts_at", "-id"
     )
+
+
+def one(reservation_id: str) -> Reservation:
+    """Raises NotFound."""
+    row = Reservation.objects.filter(pk=reservation_id).first()
+    if row is None:
+        raise NotFound(f"no reservation {reservation_id!r}")
+    return row
 
 
 def _by_node(at: Any) -> QuerySet[Any, Any]:

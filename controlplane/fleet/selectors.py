@@ -1,12 +1,13 @@
 """Reading nodes and devices."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from django.db.models import Count, QuerySet
 
 from controlplane.fleet.capable import with_acts
-from controlplane.fleet.models import Device, Node
+from controlplane.fleet.models import NOT_WELL, Device, Node
 from controlplane.fleet.present import node_summary, parts_of
 from controlplane.protocol.states import NodeState
 from controlplane.runtime import bus, shards
@@ -24,6 +25,29 @@ def nodes(*, state: str | None = None, q: str = "") -> QuerySet[Node]:
     if state:
         rows = rows.filter(state=state)
     return rows.filter(name__icontains=q) if q else rows
+
+
+_WORST = {state: rank for rank, state in enumerate(
+    (NodeState.QUARANTINED, NodeState.DEGRADED, NodeState.DRAINING, NodeState.CORDONED, NodeState.READY)
+)}  # fmt: skip
+
+
+def turns(rows: QuerySet[Node], sort: str) -> dict[str, str]:
+    """By the name of each of these nodes where it stands by `sort`, as text in its order: `name`, `-name` (all alike),
+    `-risk` (the highest score of its devices first) or `health` (by state, and then by how many of its devices are not
+    well, the worst first). Two queries at most: few devices are not well, and an index has these."""
+    if sort in ("name", "-name"):
+        return dict.fromkeys(rows.order_by().values_list("name", flat=True), "")
+    not_well = Device.objects.filter(NOT_WELL).values_list("node_id", "present", "healthy", "risk")
+    risks: dict[str, float] = {}
+    broken: Counter[str] = Counter()
+    for node_id, present, healthy, risk in not_well:
+        risks[node_id] = max(risks.get(node_id, 0.0), risk if risk is not None and present else 0.0)
+        broken[node_id] += not (present and healthy)
+    found = rows.order_by().values_list("id", "name", "state")
+    if sort == "-risk":
+        return {name: f"{1.0 - min(1.0, risks.get(node_id, 0.0)):.9f}" for node_id, name, _ in found}
+    return {name: f"{_WORST.get(state, 0)}.{9999 - broken[node_id]:04d}" for node_id, name, state in found}
 
 
 def node(node_id: str) -> Node:

@@ -47,6 +47,11 @@ class Job(models.Model):
                 name="live_job_name_once",
             )
         ]
+        # The orders in which lists of jobs are asked for, beside that of the key.
+        indexes = [
+            models.Index(fields=["priority", "id"], name="job_by_priority"),
+            models.Index(fields=["name", "id"], name="job_by_name"),
+        ]
 
 
 class Attempt(models.Model):

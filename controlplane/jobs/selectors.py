@@ -31,6 +31,12 @@ def jobs(*, among: Q | None = None, state: str | None = None, q: str = "") -> Qu
     return rows.filter(Q(name__icontains=q) | Q(project__icontains=q)) if q else rows
 
 
+def on_node(rows: QuerySet[Job], node_id: str) -> QuerySet[Job]:
+    """Those of them that hold a device of this node now, by the node's id or name."""
+    here = Q(node=node_id) | Q(node__name=node_id)
+    return rows.filter(pk__in=Rank.objects.filter(here, released_at=None).values("replica__attempt__job"))
+
+
 def front_of_queue(number: int = FRONT) -> list[str]:
     """Ids of so many jobs of the queue that are first in line, as `policy.queue.schedule.in_turn` sorts them."""
     rows = Job.objects.filter(state__in=QUEUED_JOB, parked_by="").order_by(*IN_TURN)

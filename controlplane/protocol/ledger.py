@@ -32,3 +32,18 @@ class CauseKind(StrEnum):
     PERSON = "person"
     NODE = "node"
     RESERVATION = "reservation"
+
+
+CHARGED = "productive,degraded,checkpoint,recovery,idle_spare"
+"""What jobs did with the devices they had: trained, saved, started, and kept spares that they had asked for. Not what
+stood still, was done twice, made room for others, or was not seen."""
+
+
+def charged_classes(text: str) -> tuple[TimeClass, ...]:
+    """Names of classes, by commas. Raises ValueError for one that is none, or that no job holds."""
+    held = [of for of in TimeClass if of not in (TimeClass.IDLE, TimeClass.CORDONED, TimeClass.DOWN)]
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    for name in names:
+        if name not in held:
+            raise ValueError(f"{name!r} is no class that a job's devices can be in: use {', '.join(held)}")
+    return tuple(of for of in held if of in names)

@@ -9,6 +9,7 @@ from controlplane.checkpoints.models import Checkpoint
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
 from controlplane.protocol.states import IncidentOutcome, IncidentState, Mode, RequestKind, RequestState, Verdict
+from controlplane.recovery import bill_models as bill_models
 from controlplane.recovery import disruption_models as disruption_models
 from controlplane.recovery import ledger_models as ledger_models
 from controlplane.recovery import resumption_models as resumption_models

@@ -94,6 +94,7 @@ OUTBOX_OLDEST = Gauge("holdfast_outbox_oldest_seconds", "Age of the oldest of th
 LOOP_LAG = Gauge("holdfast_loop_lag_seconds", "Worst lag of a loop in the last 30 s.", ["loop"])
 CHANNEL_DROPPED = Counter("holdfast_channel_dropped_total", "Messages shed to slow browsers.")
 REQUESTS_OVERDUE = Counter("holdfast_requests_overdue_total", "Connections ended while a request came in.", ["part"])
+REQUESTS_BUSY = Counter("holdfast_requests_busy_total", "Requests refused as too many were being answered.")
 LATE_REFUSALS = Counter(
     "holdfast_api_late_refusals_total",
     "Bad input that passed the first check and was refused by a later one.",

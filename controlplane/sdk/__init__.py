@@ -14,6 +14,7 @@ from controlplane.sdk.client import Client
 from controlplane.sdk.errors import (
     ApiError,
     AuthError,
+    ChangedError,
     ConflictError,
     ForbiddenError,
     GoneError,
@@ -29,6 +30,7 @@ __all__ = [
     "ApiError",
     "AsyncClient",
     "AuthError",
+    "ChangedError",
     "Client",
     "ConflictError",
     "ForbiddenError",

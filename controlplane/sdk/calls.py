@@ -3,13 +3,14 @@ synchronous and the asynchronous client are the same table with other plumbing."
 
 import uuid
 from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
 from controlplane.protocol import rest
 from controlplane.protocol.rest import Problem
+from controlplane.sdk.errors import SdkError
 
 T = TypeVar("T")
 
@@ -28,6 +29,7 @@ class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     body: bytes | None = None
     content_type: str = "application/json"
     key: str = ""
+    if_match: str | None = None
     lines: bool = False
 
     @property
@@ -36,13 +38,30 @@ class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
         return self.method == "GET" or bool(self.key)
 
     def headers(self) -> dict[str, str]:
-        """Of this call alone."""
+        """Of this call alone. Raises SdkError for an `if_match` that no header can hold."""
         headers = {"Accept": "application/json"}
         if self.body is not None:
             headers["Content-Type"] = self.content_type
         if self.key:
             headers["Idempotency-Key"] = self.key
+        if self.if_match is not None:
+            if not (self.if_match.isascii() and self.if_match.isprintable()):
+                raise SdkError(f"{self.if_match!r} is no ETag")
+            headers["If-Match"] = self.if_match
         return headers
+
+
+class AsRead(TypedDict, total=False):
+    """What a change may rest on. `if_match`: the `etag` of the object as it was read, or "*"; ChangedError where it is
+    another one by now, and nothing was changed."""
+
+    if_match: str | None
+
+
+class JobAsRead(AsRead, total=False):
+    """`expected_attempt`: ConflictError where the job's newest attempt is another one (0: it has none yet)."""
+
+    expected_attempt: int | None
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
@@ -59,7 +78,7 @@ def get(path: str, answer: Any, **params: Any) -> Call[Any]:
     return Call(method="GET", path=path, answer=answer, params=_params(params))
 
 
-def post(path: str, body: Mapping[str, Any], answer: Any, **params: Any) -> Call[Any]:
+def post(path: str, body: Mapping[str, Any], answer: Any, *, if_match: str | None = None, **params: Any) -> Call[Any]:
     """A POST of JSON with a key of its own."""
     return Call(
         method="POST",
@@ -68,6 +87,7 @@ def post(path: str, body: Mapping[str, Any], answer: Any, **params: Any) -> Call
         params=_params(params),
         body=msgspec.json.encode(dict(body)),
         key=str(uuid.uuid4()),
+        if_match=if_match,
     )
 
 

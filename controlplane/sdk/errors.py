@@ -7,8 +7,9 @@ SdkError                  everything below
    |- ForbiddenError      403 the scope is too small
    |- NotFoundError       404 no such object, or it is invisible to you
    |- ConflictError       409 the present state does not allow it
+   |  `- ChangedError     412 it has changed since you read it (`if_match`)
    |- GoneError           410 no longer kept: list again
-   |- InvalidError        400, 413, 415, 422 the request is wrong (`.problem.errors`)
+   |- InvalidError        400, 413, 415, 422, 428 the request is wrong (`.problem.errors`)
    |- ThrottledError      429 too many requests
    `- ServerError         5xx
 """
@@ -48,12 +49,16 @@ class ConflictError(ApiError):
     """409."""
 
 
+class ChangedError(ConflictError):
+    """412."""
+
+
 class GoneError(ApiError):
     """410."""
 
 
 class InvalidError(ApiError):
-    """400, 413, 415 or 422."""
+    """400, 413, 415, 422 or 428."""
 
 
 class ThrottledError(ApiError):
@@ -71,9 +76,11 @@ BY_STATUS: dict[int, type[ApiError]] = {
     404: NotFoundError,
     409: ConflictError,
     410: GoneError,
+    412: ChangedError,
     413: InvalidError,
     415: InvalidError,
     422: InvalidError,
+    428: InvalidError,
     429: ThrottledError,
 }
 

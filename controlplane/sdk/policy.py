@@ -1,10 +1,10 @@
 """Policy documents as calls, see `sdk.resources`."""
 
-from typing import Any
+from typing import Any, Unpack
 
 from controlplane.protocol import rest
 from controlplane.sdk import calls
-from controlplane.sdk.calls import Page
+from controlplane.sdk.calls import AsRead, Page
 from controlplane.sdk.resources import _Group
 
 
@@ -35,11 +35,14 @@ class Policy(_Group):
         """The policy behind a decision's `policy_version`, as a RecordedPolicy."""
         return self._run(calls.get(calls.one("policy/recorded", version), rest.RecordedPolicy))
 
-    def put(self, text: str, *, parent: int, reason: str, project: str = "", job_id: str = "") -> Any:
-        """Make YAML or JSON `text` the policy, as a PolicyVersion. `parent`: the `number` that you have read; SdkError
-        of status 409 where it is not the newest, of 422 with every fault."""
-        body = {"text": text, "parent": parent, "reason": reason, "project": project, "job_id": job_id}
-        return self._run(calls.post("/policy:put", body, rest.PolicyVersion))
+    def put(
+        self, text: str, *, reason: str, parent: int | None = None, project: str = "", job_id: str = "",
+        **read: Unpack[AsRead],
+    ) -> Any:  # fmt: skip
+        """Make YAML or JSON `text` the policy, as a PolicyVersion. `parent`: the `number` that you have read, or
+        `if_match`: its `etag`. SdkError of status 409 or 412 where it is not the newest, of 422 with every fault."""
+        body = {"text": text, "reason": reason, "project": project, "job_id": job_id} | _known(parent)
+        return self._run(calls.post("/policy:put", body, rest.PolicyVersion, **read))
 
     def replay(
         self,
@@ -63,10 +66,13 @@ class Policy(_Group):
         }
         return self._run(calls.post("/policy:replay", body, rest.PolicyReplay))
 
-    def rollback(self, to: int, *, parent: int, reason: str, project: str = "", job_id: str = "") -> Any:
-        """Bring version `to` back (0: the defaults), as a new PolicyVersion."""
-        body = {"to": to, "parent": parent, "reason": reason, "project": project, "job_id": job_id}
-        return self._run(calls.post("/policy:rollback", body, rest.PolicyVersion))
+    def rollback(
+        self, to: int, *, reason: str, parent: int | None = None, project: str = "", job_id: str = "",
+        **read: Unpack[AsRead],
+    ) -> Any:  # fmt: skip
+        """Bring version `to` back (0: the defaults), as a new PolicyVersion. `parent` and `if_match` as in `put`."""
+        body = {"to": to, "reason": reason, "project": project, "job_id": job_id} | _known(parent)
+        return self._run(calls.post("/policy:rollback", body, rest.PolicyVersion, **read))
 
     def shadow(self, *, run: int = 0) -> Any:
         """The policy beside the live one (0: the one that runs, else the newest), as a CurrentShadow, whose `shadow`
@@ -87,3 +93,7 @@ class Policy(_Group):
     def stop_shadow(self, run: int, *, reason: str) -> Any:
         """End it, as a Shadow; the live policy is as it was."""
         return self._run(calls.post("/policy/shadow:stop", {"run": run, "reason": reason}, rest.Shadow))
+
+
+def _known(parent: int | None) -> dict[str, Any]:
+    return {} if parent is None else {"parent": parent}

@@ -1,11 +1,11 @@
 """Reservations of nodes for projects as calls, see `sdk.resources`."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from controlplane.protocol import rest
 from controlplane.sdk import calls
-from controlplane.sdk.calls import Page
+from controlplane.sdk.calls import AsRead, Page
 from controlplane.sdk.resources import _Group
 
 
@@ -31,7 +31,11 @@ class Reservations(_Group):
         body = {"project": project, "starts_at": times[0], "ends_at": times[1], "reason": reason} | over
         return self._run(calls.post("/reservations", body, rest.Accepted))
 
-    def cancel(self, reservation_id: str, reason: str) -> Any:
+    def get(self, reservation_id: str) -> Any:
+        """One of them, as a OneReservation."""
+        return self._run(calls.get(calls.one("reservations", reservation_id), rest.OneReservation))
+
+    def cancel(self, reservation_id: str, reason: str, **read: Unpack[AsRead]) -> Any:
         """Its nodes are everybody's again."""
         path = calls.one("reservations", reservation_id, ":cancel")
-        return self._run(calls.post(path, {"reason": reason}, rest.Accepted))
+        return self._run(calls.post(path, {"reason": reason}, rest.Accepted, **read))

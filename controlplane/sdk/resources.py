@@ -11,7 +11,7 @@ from controlplane.api.shapes import JobMesh, NodeColumns
 from controlplane.protocol import rest
 from controlplane.protocol.rank_commands import RankCommand
 from controlplane.sdk import calls
-from controlplane.sdk.calls import Call, Page
+from controlplane.sdk.calls import AsRead, Call, JobAsRead, Page
 
 Runner = Callable[[Call[Any]], Any]
 Iterate = Callable[[Call[Any]], Any]
@@ -42,35 +42,37 @@ class Jobs(_Group):
 
     def list(
         self, *, state: str | None = None, q: str | None = None, labels: str | None = None, limit: int | None = None,
-        project: str | None = None,
+        project: str | None = None, sort: str | None = None,
     ) -> Any:  # fmt: skip
-        """Iterates over every Job, newest first; `limit` rows a page, `labels` as "team=nlp,stage=two"."""
-        wanted = {"state": state, "q": q, "project": project, "labels": labels}
+        """Iterates over every Job, newest first; `limit` rows a page, `labels` as "team=nlp,stage=two". `sort`:
+        created, priority or name, "-" before it for downwards."""
+        wanted = {"state": state, "q": q, "project": project, "labels": labels, "sort": sort}
         return self._pages(calls.get("/jobs", Page[rest.Job], **wanted, limit=limit))
 
     def page(self, **params: Any) -> Any:
-        """One Page of Jobs; `state`, `q`, `project`, `labels`, `limit`, `cursor`."""
+        """One Page of Jobs; `state`, `q`, `project`, `labels`, `node`, `since` (ISO-8601), `sort`, `limit`, `cursor`;
+        `total` with `count=True`."""
         return self._run(calls.get("/jobs", Page[rest.Job], **params))
 
-    def cancel(self, job_id: str, reason: str) -> Any:
+    def cancel(self, job_id: str, reason: str, **read: Unpack[JobAsRead]) -> Any:
         """Stop it for good."""
-        return self._act(job_id, "cancel", {"reason": reason})
+        return self._act(job_id, "cancel", {"reason": reason}, read)
 
-    def checkpoint(self, job_id: str, reason: str) -> Any:
+    def checkpoint(self, job_id: str, reason: str, **read: Unpack[JobAsRead]) -> Any:
         """Save at the next step boundary."""
-        return self._act(job_id, "checkpoint", {"reason": reason})
+        return self._act(job_id, "checkpoint", {"reason": reason}, read)
 
-    def preempt(self, job_id: str, reason: str) -> Any:
+    def preempt(self, job_id: str, reason: str, **read: Unpack[JobAsRead]) -> Any:
         """Save, yield the devices, and wait until somebody resumes it."""
-        return self._act(job_id, "preempt", {"reason": reason})
+        return self._act(job_id, "preempt", {"reason": reason}, read)
 
-    def resume(self, job_id: str, reason: str) -> Any:
+    def resume(self, job_id: str, reason: str, **read: Unpack[JobAsRead]) -> Any:
         """Give a job that a person preempted its turn back."""
-        return self._act(job_id, "resume", {"reason": reason})
+        return self._act(job_id, "resume", {"reason": reason}, read)
 
-    def evict_replica(self, job_id: str, replica: int, reason: str) -> Any:
+    def evict_replica(self, job_id: str, replica: int, reason: str, **read: Unpack[JobAsRead]) -> Any:
         """Take one replica out; the others go on."""
-        return self._act(job_id, "evict-replica", {"replica": replica, "reason": reason})
+        return self._act(job_id, "evict-replica", {"replica": replica, "reason": reason}, read)
 
     def fault(self, job_id: str, replica: int, rank: int, fault: str, reason: str, *, value: float = 0.0) -> Any:
         """Break a rank on purpose, where the job allows it."""
@@ -183,16 +185,21 @@ class Jobs(_Group):
         """Iterates over the job's events for ever, across reconnects, from `since`."""
         return self._follow(since, job_id)
 
-    def _act(self, job_id: str, verb: str, body: Mapping[str, Any]) -> Any:
-        return self._run(calls.post(calls.one("jobs", job_id, f":{verb}"), body, rest.Accepted))
+    def _act(self, job_id: str, verb: str, body: Mapping[str, Any], read: JobAsRead | None = None) -> Any:
+        """`read`: by which state of the job it was decided."""
+        expected = (read or {}).get("expected_attempt")
+        sent = body if expected is None else {**body, "expected_attempt": expected}
+        path = calls.one("jobs", job_id, f":{verb}")
+        return self._run(calls.post(path, sent, rest.Accepted, if_match=(read or {}).get("if_match")))
 
 
 class Nodes(_Group):
     """Machines and their devices."""
 
-    def list(self, *, limit: int | None = None) -> Any:
-        """Iterates over every Node."""
-        return self._pages(calls.get("/nodes", Page[rest.Node], limit=limit))
+    def list(self, *, limit: int | None = None, sort: str | None = None) -> Any:
+        """Iterates over every Node, by name; `sort`: name, "-name", "-risk" (the highest first) or health (the worst
+        first)."""
+        return self._pages(calls.get("/nodes", Page[rest.Node], limit=limit, sort=sort))
 
     def columns(self, *, fields: str | None = None, **params: Any) -> Any:
         """NodeColumns: every node in one answer, for large fleets. `fields` as "name,state,devices_busy"; `state`, `q`,
@@ -223,49 +230,49 @@ class Nodes(_Group):
         path = calls.one("nodes", node_id, "/dead-letters")
         return self._pages(calls.get(path, Page[rest.DeadLetter], state=state))
 
-    def cordon(self, node_id: str, reason: str) -> Any:
+    def cordon(self, node_id: str, reason: str, **read: Unpack[AsRead]) -> Any:
         """Give it no new work."""
-        return self._act(node_id, "cordon", reason)
+        return self._act(node_id, "cordon", reason, read)
 
-    def drain(self, node_id: str, reason: str) -> Any:
+    def drain(self, node_id: str, reason: str, **read: Unpack[AsRead]) -> Any:
         """Empty it: what runs there moves away, then it is cordoned; `request` tells how far that is."""
-        return self._act(node_id, "drain", reason)
+        return self._act(node_id, "drain", reason, read)
 
-    def uncordon(self, node_id: str, reason: str) -> Any:
+    def uncordon(self, node_id: str, reason: str, **read: Unpack[AsRead]) -> Any:
         """Let it take work again."""
-        return self._act(node_id, "uncordon", reason)
+        return self._act(node_id, "uncordon", reason, read)
 
     def reset_device(self, device_id: str, reason: str) -> Any:
         """Have one of its devices reset; SdkError of status 409 while a rank is on it."""
         return self._run(calls.post(calls.one("devices", device_id, ":reset"), {"reason": reason}, rest.Accepted))
 
-    def revoke(self, node_id: str, reason: str) -> Any:
+    def revoke(self, node_id: str, reason: str, **read: Unpack[AsRead]) -> Any:
         """Its key is worth nothing from now on."""
-        return self._act(node_id, "revoke", reason)
+        return self._act(node_id, "revoke", reason, read)
 
-    def restore(self, node_id: str, reason: str) -> Any:
+    def restore(self, node_id: str, reason: str, **read: Unpack[AsRead]) -> Any:
         """Take a revocation back."""
-        return self._act(node_id, "restore", reason)
+        return self._act(node_id, "restore", reason, read)
 
-    def rotate_key(self, node_id: str, reason: str) -> Any:
+    def rotate_key(self, node_id: str, reason: str, **read: Unpack[AsRead]) -> Any:
         """Have it make a new key."""
-        return self._act(node_id, "rotate-key", reason)
+        return self._act(node_id, "rotate-key", reason, read)
 
-    def confirm(self, node_id: str, reason: str) -> Any:
+    def confirm(self, node_id: str, reason: str, **read: Unpack[AsRead]) -> Any:
         """Vouch for a quarantined node; admits one that enrolled with a token that holds."""
-        return self._act(node_id, "confirm", reason)
+        return self._act(node_id, "confirm", reason, read)
 
-    def remove(self, node_id: str, reason: str) -> Any:
+    def remove(self, node_id: str, reason: str, **read: Unpack[AsRead]) -> Any:
         """Forget it; refused while ranks are placed there."""
-        return self._act(node_id, "remove", reason)
+        return self._act(node_id, "remove", reason, read)
 
     def re_enrol(self, node_id: str, reason: str, *, ttl_s: float = 3600.0) -> Any:
         """JoinToken for this node alone, whose `token` is told this once."""
         body = {"reason": reason, "ttl_s": ttl_s}
         return self._run(calls.post(calls.one("nodes", node_id, ":re-enrol"), body, rest.JoinToken))
 
-    def _act(self, node_id: str, verb: str, reason: str) -> Any:
-        return self._run(calls.post(calls.one("nodes", node_id, f":{verb}"), {"reason": reason}, rest.Accepted))
+    def _act(self, node_id: str, verb: str, reason: str, read: AsRead) -> Any:
+        return self._run(calls.post(calls.one("nodes", node_id, f":{verb}"), {"reason": reason}, rest.Accepted, **read))
 
 
 class JoinTokenOptions(TypedDict, total=False):
@@ -302,9 +309,10 @@ class JoinTokens(_Group):
 class Incidents(_Group):
     """Things to investigate."""
 
-    def list(self, *, state: str | None = None, q: str | None = None) -> Any:
-        """Iterates, newest first; `q`: part of the title, or of the name of its job or node."""
-        return self._pages(calls.get("/incidents", Page[rest.Incident], state=state, q=q))
+    def list(self, *, state: str | None = None, q: str | None = None, sort: str | None = None) -> Any:
+        """Iterates, newest first, or with `sort` "opened" oldest first; `q`: part of the title, or of the name of its
+        job or node."""
+        return self._pages(calls.get("/incidents", Page[rest.Incident], state=state, q=q, sort=sort))
 
     def get(self, incident_id: str) -> Any:
         """IncidentDetail."""
@@ -315,10 +323,10 @@ class Incidents(_Group):
         path = calls.one("incidents", incident_id, "/readings")
         return self._run(calls.get(path, rest.IncidentReadings, max_points=max_points))
 
-    def acknowledge(self, incident_id: str, reason: str) -> Any:
+    def acknowledge(self, incident_id: str, reason: str, **read: Unpack[AsRead]) -> Any:
         """I have seen it, and what is left to do is mine."""
         path = calls.one("incidents", incident_id, ":acknowledge")
-        return self._run(calls.post(path, {"reason": reason}, rest.Accepted))
+        return self._run(calls.post(path, {"reason": reason}, rest.Accepted, **read))
 
 
 class Decisions(_Group):
@@ -328,20 +336,21 @@ class Decisions(_Group):
         """DecisionDetail: with its commands, and what people said of it."""
         return self._run(calls.get(calls.one("decisions", decision_id), rest.DecisionDetail))
 
-    def approve(self, decision_id: str, reason: str) -> Any:
+    def approve(self, decision_id: str, reason: str, **read: Unpack[AsRead]) -> Any:
         """Have what was only recommended carried out."""
-        return self._word(decision_id, ":approve", reason)
+        return self._word(decision_id, ":approve", reason, read)
 
-    def reject(self, decision_id: str, reason: str) -> Any:
+    def reject(self, decision_id: str, reason: str, **read: Unpack[AsRead]) -> Any:
         """Have it not carried out."""
-        return self._word(decision_id, ":reject", reason)
+        return self._word(decision_id, ":reject", reason, read)
 
-    def hold(self, decision_id: str, reason: str) -> Any:
+    def hold(self, decision_id: str, reason: str, **read: Unpack[AsRead]) -> Any:
         """Stop its countdown, until somebody decides."""
-        return self._word(decision_id, ":hold", reason)
+        return self._word(decision_id, ":hold", reason, read)
 
-    def _word(self, decision_id: str, verb: str, reason: str) -> Any:
-        return self._run(calls.post(calls.one("decisions", decision_id, verb), {"reason": reason}, rest.Accepted))
+    def _word(self, decision_id: str, verb: str, reason: str, read: AsRead) -> Any:
+        path = calls.one("decisions", decision_id, verb)
+        return self._run(calls.post(path, {"reason": reason}, rest.Accepted, **read))
 
 
 class Requests(_Group):
@@ -364,10 +373,10 @@ class Requests(_Group):
         """RequestDetail, with the evictions that are parts of a drain."""
         return self._run(calls.get(calls.one("requests", request_id), rest.RequestDetail))
 
-    def withdraw(self, request_id: str, reason: str) -> Any:
+    def withdraw(self, request_id: str, reason: str, **read: Unpack[AsRead]) -> Any:
         """Take it back: what has not happened yet does not happen."""
         path = calls.one("requests", request_id, ":withdraw")
-        return self._run(calls.post(path, {"reason": reason}, rest.Accepted))
+        return self._run(calls.post(path, {"reason": reason}, rest.Accepted, **read))
 
 
 class Demo(_Group):

@@ -1,11 +1,11 @@
 """Known ends of nodes as calls, see `sdk.resources`."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from controlplane.protocol import rest
 from controlplane.sdk import calls
-from controlplane.sdk.calls import Page
+from controlplane.sdk.calls import AsRead, Page
 from controlplane.sdk.resources import _Group
 
 
@@ -30,6 +30,11 @@ class Windows(_Group):
         body = {"starts_at": starts_at, "ends_at": ends_at, "reason": reason} | over
         return self._run(calls.post("/windows", body, rest.Accepted))
 
-    def cancel(self, window_id: str, reason: str) -> Any:
+    def get(self, window_id: str) -> Any:
+        """One of them, as a OneWindow."""
+        return self._run(calls.get(calls.one("windows", window_id), rest.OneWindow))
+
+    def cancel(self, window_id: str, reason: str, **read: Unpack[AsRead]) -> Any:
         """The node stays."""
-        return self._run(calls.post(calls.one("windows", window_id, ":cancel"), {"reason": reason}, rest.Accepted))
+        path = calls.one("windows", window_id, ":cancel")
+        return self._run(calls.post(path, {"reason": reason}, rest.Accepted, **read))

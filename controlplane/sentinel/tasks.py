@@ -7,7 +7,7 @@ from controlplane.access import gate
 from controlplane.access.sessions import SessionStore
 from controlplane.dispatch.services import forget_finished
 from controlplane.policies import shadows
-from controlplane.recovery import breaker_rows, deadletter, ledger_pass, shadowing, sweep, torch_analysis
+from controlplane.recovery import bills, breaker_rows, deadletter, ledger_pass, shadowing, sweep, torch_analysis
 from controlplane.recovery.diagnostics import forget_scheduled
 from controlplane.recovery.forgetting import forget_events, forget_steps
 from controlplane.runtime import beats, exporter
@@ -32,8 +32,8 @@ def opinions() -> None:
 
 @shared_task(name="controlplane.sentinel.tasks.ledger", ignore_result=True)
 def ledger() -> None:
-    """Bring the GPU-second ledger up to now."""
-    ledger_pass.build()
+    """Bring the GPU-second ledger up to now, and close the bills of a month that has been over for long enough."""
+    bills.close_due(ledger_pass.build())
 
 
 @shared_task(name="controlplane.sentinel.tasks.shadow", ignore_result=True)

@@ -48,7 +48,7 @@ class AuditWhich(Schema):
         return found | ({} if self.until is None else {"at__lt": self.until})
 
 
-class AuditFilter(AuditWhich, pages.Paging):
+class AuditFilter(AuditWhich, pages.Listing):
     """Query of the audit log."""
 
 
@@ -67,10 +67,12 @@ class AuditExport(AuditWhich):
 )
 def list_audit(request: HttpRequest, query: Query[AuditFilter]) -> HttpResponse:
     """Newest first. `manage.py verify_audit` says whether it is whole."""
-    found, after = pages.page(AuditEntry.objects.filter(**query.wanted()).only("id"), query, name="audit")
+    wanted = AuditEntry.objects.filter(**query.wanted())
+    found, after = pages.page(wanted.only("id"), query, name="audit")
     rows = reading.whole([row.id for row in found])
     words = actors.all_in_words(row.actor for row in rows if isinstance(row.actor, str))
-    return send(pages.listing([_view(row, words) for row in rows], after, newest_seq()))
+    items, total = [_view(row, words) for row in rows], pages.counted(query, wanted)
+    return send(pages.listing(items, after, newest_seq(), total=total))
 
 
 @router.get(

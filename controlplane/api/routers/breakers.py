@@ -18,11 +18,11 @@ router = Router(tags=["recovery"], auth=needs(Scope.READ))
 
 
 @router.get("/breakers", summary="List breakers", openapi_extra=describe(list[rest.Breaker], errors=(422,)))
-def list_breakers(request: HttpRequest, query: Query[pages.Paging]) -> HttpResponse:
+def list_breakers(request: HttpRequest, query: Query[pages.Listing]) -> HttpResponse:
     """Newest first, also those that are closed. The open ones are on the overview too."""
     seq, rows = newest_seq(), newest()
     found, after = pages.page(rows, query, name="breakers")
-    return send(pages.listing(breaker_summaries(found), after, seq, total=rows.count()))
+    return send(pages.listing(breaker_summaries(found), after, seq, total=pages.counted(query, rows)))
 
 
 @router.post(

@@ -17,7 +17,7 @@ from controlplane.api.edge import describe
 from controlplane.api.fields import Fields, chosen
 from controlplane.api.problems import Kind, Problem
 from controlplane.api.reach import job_of
-from controlplane.api.routers.fleet import NodeFilter
+from controlplane.api.routers.fleet import NodeName, NodeState
 from controlplane.api.shapes import JobMesh, NodeColumns
 from controlplane.fleet import columns, followed
 from controlplane.jobs import mesh
@@ -33,10 +33,13 @@ MAX_PLACE = 24
 """Characters of a replica and a rank in a cursor."""
 
 
-class ColumnFilter(NodeFilter):
+class ColumnFilter(pages.Paging):
     """Query of the nodes as columns."""
 
     limit: Annotated[int, Field(ge=1, le=MAX_ROWS, description="Rows of a page.")] = MAX_ROWS
+    state: NodeState = None
+    q: NodeName = ""
+    fields: Fields = ""
 
 
 class MeshFilter(pages.Paging):

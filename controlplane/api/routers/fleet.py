@@ -7,7 +7,7 @@ from ninja import Query, Router
 from pydantic import Field
 
 from controlplane.access.models import Scope
-from controlplane.api import bodies, pages
+from controlplane.api import bodies, etags, pages, records
 from controlplane.api.auth import needs, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
@@ -33,15 +33,23 @@ router = Router(tags=["fleet"], auth=needs(Scope.READ))
 RECENT = 100
 
 
-class NodeFilter(pages.Paging):
+NodeState = Annotated[str | None, Field(max_length=16)]
+NodeName = Annotated[str, Field(max_length=100, description="Part of the name.")]
+
+
+class NodeFilter(pages.Listing):
     """Query of the node list."""
 
-    state: Annotated[str | None, Field(max_length=16)] = None
-    q: Annotated[str, Field(max_length=100, description="Part of the name.")] = ""
+    state: NodeState = None
+    q: NodeName = ""
+    sort: Annotated[
+        Literal["name", "-name", "-risk", "health"],
+        Field(description="By name; the highest risk of its devices first; the worst first."),
+    ] = "name"
     fields: Fields = ""
 
 
-class LetterFilter(pages.Paging):
+class LetterFilter(pages.Listing):
     """Query of a node's dead letters."""
 
     state: Literal["waiting", "replayed", "discarded"] | None = None
@@ -55,18 +63,19 @@ def get_overview(request: HttpRequest) -> HttpResponse:
 
 @router.get("/nodes", summary="List nodes", openapi_extra=describe(list[rest.Node], errors=(422,)))
 def list_nodes(request: HttpRequest, query: Query[NodeFilter]) -> HttpResponse:
-    """With their devices and newest readings, by name."""
+    """With their devices and newest readings, by name unless `sort` says otherwise."""
     seq, names = newest_seq(), of_rows(query.fields, rest.Node, of="a node")
     rows = selectors.nodes(state=query.state, q=query.q)
-    found, after = pages.by_name(rows, query, name="nodes")
+    turns = selectors.turns(rows, query.sort)
+    found, after = pages.in_turn(rows, query, turns, name=f"nodes:{query.sort}", descending=query.sort == "-name")
     live = names is None or not selectors.LIVE.isdisjoint(names)
     views = seen(reach(request), selectors.node_views(found, live=live))
-    return send(pages.listing(only(views, names), after, seq, total=rows.count()))
+    return send(pages.listing(only(views, names), after, seq, total=pages.counted(query, rows)))
 
 
-@router.get("/nodes/{rid:node_id}", summary="One node", openapi_extra=describe(rest.NodeDetail, errors=(404,)))
+@router.get("/nodes/{rid:node_id}", summary="One node", openapi_extra=describe(rest.NodeDetail, errors=(304, 404, 412)))
 def get_node(request: HttpRequest, node_id: str) -> HttpResponse:
-    """By id, or by name. With its ranks, recent signals and events."""
+    """By id, or by name. With its ranks, recent signals and events. Has an ETag."""
     seq = newest_seq()
     row, rights = selectors.node(node_id), reach(request)
     events = told(events_seen(rights, Event.objects.filter(node_id=row.id))).order_by("-seq")[:RECENT]
@@ -78,9 +87,8 @@ def get_node(request: HttpRequest, node_id: str) -> HttpResponse:
         "ranks": ranks_with_acts(ranks_on_node(row.id), row.id),
         "events": [event_view(event) for event in reversed(events)],
         "dead_letters": deadletter.waiting_count(row.id),
-        "as_of_seq": seq,
     }
-    return send(seen(rights, view))
+    return etags.answer(request, records.node(row), seen(rights, view), seq)
 
 
 @router.get(
@@ -96,20 +104,23 @@ def list_dead_letters(request: HttpRequest, node_id: str, query: Query[LetterFil
     seq = newest_seq()
     rows = deadletter.letters(node_id=selectors.node(node_id).id, state=query.state or "")
     found, after = pages.page(rows, query, name="dead-letters")
-    return send(pages.listing([deadletter.letter_view(row) for row in found], after, seq))
+    return send(
+        pages.listing([deadletter.letter_view(row) for row in found], after, seq, total=pages.counted(query, rows))
+    )
 
 
 @router.post(
     "/nodes/{rid:node_id}:cordon",
     summary="Cordon a node",
     auth=needs(Scope.OPERATE),
-    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 412, 415, 422)),
 )
 def cordon(request: HttpRequest, node_id: str) -> HttpResponse:
     """It gets no new work; what runs there goes on."""
     body, actor = bodies.read(request, bodies.WithReason), principal_of(request).name
 
     def effect() -> Effect:
+        etags.check(request, lambda: records.held_node(node_id))
         node = services.cordon(node_id, reason=body.reason, actor=actor, request_id=request_id_of(request))
         return Effect(data={"detail": f"{node.name} takes no new work."})
 
@@ -120,13 +131,14 @@ def cordon(request: HttpRequest, node_id: str) -> HttpResponse:
     "/nodes/{rid:node_id}:uncordon",
     summary="Uncordon a node",
     auth=needs(Scope.OPERATE),
-    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 412, 415, 422)),
 )
 def uncordon(request: HttpRequest, node_id: str) -> HttpResponse:
     """It may take work again, and its present devices count as healthy."""
     body, actor = bodies.read(request, bodies.WithReason), principal_of(request).name
 
     def effect() -> Effect:
+        etags.check(request, lambda: records.held_node(node_id))
         node = services.uncordon(node_id, reason=body.reason, actor=actor, request_id=request_id_of(request))
         return Effect(data={"detail": f"{node.name} may take work."})
 
@@ -137,7 +149,7 @@ def uncordon(request: HttpRequest, node_id: str) -> HttpResponse:
     "/nodes/{rid:node_id}:drain",
     summary="Drain a node",
     auth=needs(Scope.OPERATE),
-    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 412, 415, 422)),
 )
 def drain(request: HttpRequest, node_id: str) -> HttpResponse:
     """It gets no new work, and the replicas on it are moved to other nodes, of each job one after another; when
@@ -145,6 +157,7 @@ def drain(request: HttpRequest, node_id: str) -> HttpResponse:
     body, actor = bodies.read(request, bodies.WithReason), principal_of(request).name
 
     def effect() -> Effect:
+        etags.check(request, lambda: records.held_node(node_id))
         row = requests.drain(node_id, reason=body.reason, actor=actor, request_id=request_id_of(request))
         name = row.node.name if row.node is not None else node_id
         return Effect(data={"detail": f"{name} takes no new work, and is emptied.", "request": row.id})

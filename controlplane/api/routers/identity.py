@@ -7,7 +7,7 @@ from ninja import Query, Router
 
 from controlplane.access import join_tokens
 from controlplane.access.models import JoinToken, Scope
-from controlplane.api import bodies, pages
+from controlplane.api import bodies, etags, pages, records
 from controlplane.api.auth import needs, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
@@ -23,7 +23,7 @@ from controlplane.runtime.requests import request_id_of
 
 router = Router(tags=["identity"], auth=needs(Scope.ADMIN))
 Act = Callable[..., Node]
-_ACT = describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422))
+_ACT = describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 412, 415, 422))
 
 
 @router.post("/nodes/{rid:node_id}:revoke", summary="Revoke a node's key", openapi_extra=_ACT)
@@ -71,10 +71,11 @@ def re_enrol(request: HttpRequest, node_id: str) -> HttpResponse:
 
 
 @router.get("/join-tokens", summary="List join tokens", openapi_extra=describe(list[rest.JoinToken], errors=(422,)))
-def list_join_tokens(request: HttpRequest, paging: Query[pages.Paging]) -> HttpResponse:
+def list_join_tokens(request: HttpRequest, query: Query[pages.Listing]) -> HttpResponse:
     """Without their secrets, which exist nowhere."""
-    rows, after = pages.page(JoinToken.objects.all(), paging, name="join-tokens")
-    return send(pages.listing([_token(row) for row in rows], after, newest_seq()))
+    rows, after = pages.page(JoinToken.objects.all(), query, name="join-tokens")
+    total = pages.counted(query, JoinToken.objects.all())
+    return send(pages.listing([_token(row) for row in rows], after, newest_seq(), total=total))
 
 
 @router.post(
@@ -124,6 +125,7 @@ def _act(request: HttpRequest, node_id: str, act: Act, sentence: str) -> HttpRes
     body, actor = bodies.read(request, bodies.WithReason), principal_of(request).name
 
     def effect() -> Effect:
+        etags.check(request, lambda: records.held_node(node_id))
         node = act(node_id, reason=body.reason, actor=actor, request_id=request_id_of(request))
         return Effect(data={"detail": sentence.format(node.name)})
 

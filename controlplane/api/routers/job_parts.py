@@ -37,7 +37,7 @@ Small = Annotated[int | None, Field(ge=0, le=2**31)]
 Step = Annotated[int, Field(ge=0, le=2**53)]
 
 
-class PartQuery(pages.Paging):
+class PartQuery(pages.Listing):
     """Query of a list of what belongs to a job."""
 
     fields: Fields = ""
@@ -184,7 +184,7 @@ def decisions(request: HttpRequest, job_id: str, query: Query[DecisionQuery]) ->
     seq, names = newest_seq(), of_rows(query.fields, rest.Decision, of="a decision")
     rows = recovery.decisions(job_id=job_of(request, job_id).id, routine=query.routine)
     found, after = pages.page(rows, query, name="decisions")
-    return send(pages.listing(only(decision_summaries(found), names), after, seq, total=rows.count()))
+    return send(pages.listing(only(decision_summaries(found), names), after, seq, total=pages.counted(query, rows)))
 
 
 @router.get(
@@ -197,7 +197,7 @@ def incidents(request: HttpRequest, job_id: str, query: Query[PartQuery]) -> Htt
     seq, names = newest_seq(), of_rows(query.fields, rest.Incident, of="an incident")
     rows = recovery.incidents(job_id=job_of(request, job_id).id)
     found, after = pages.page(rows, query, name="incidents")
-    return send(pages.listing(only(map(incident_summary, found), names), after, seq, total=rows.count()))
+    return send(pages.listing(only(map(incident_summary, found), names), after, seq, total=pages.counted(query, rows)))
 
 
 @router.get(
@@ -210,7 +210,9 @@ def checkpoints(request: HttpRequest, job_id: str, query: Query[PartQuery]) -> H
     seq, names = newest_seq(), of_rows(query.fields, rest.Checkpoint, of="a checkpoint")
     rows = Checkpoint.objects.filter(job=job_of(request, job_id))
     found, after = pages.page(rows, query, name="checkpoints")
-    return send(pages.listing(only(map(checkpoint_summary, found), names), after, seq, total=rows.count()))
+    return send(
+        pages.listing(only(map(checkpoint_summary, found), names), after, seq, total=pages.counted(query, rows))
+    )
 
 
 @router.get(
@@ -221,8 +223,10 @@ def checkpoints(request: HttpRequest, job_id: str, query: Query[PartQuery]) -> H
 def commands(request: HttpRequest, job_id: str, query: Query[PartQuery]) -> HttpResponse:
     """Orders to agents, newest first, with their answers."""
     seq, names = newest_seq(), of_rows(query.fields, rest.Command, of="a command")
-    found, after = pages.page(dispatch.of_job(job_of(request, job_id).id), query, name="commands")
-    return send(pages.listing(only(map(command_summary, found), names), after, seq))
+    rows = dispatch.of_job(job_of(request, job_id).id)
+    found, after = pages.page(rows, query, name="commands")
+    items = only(map(command_summary, found), names)
+    return send(pages.listing(items, after, seq, total=pages.counted(query, rows)))
 
 
 @router.get(

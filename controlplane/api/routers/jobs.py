@@ -1,14 +1,13 @@
 """Jobs: list, submit, one job, and what people may order."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-import msgspec
 from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from controlplane.access.models import Scope
-from controlplane.api import bodies, etags, pages, specs
+from controlplane.api import bodies, etags, pages, records, specs
 from controlplane.api.auth import needs, needs_in_project, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
@@ -16,7 +15,7 @@ from controlplane.api.fields import Fields, of_rows, only
 from controlplane.api.idempotency import Effect, once
 from controlplane.api.placements import try_placement
 from controlplane.api.problems import Kind, Problem
-from controlplane.api.reach import job_of, may_submit, reach
+from controlplane.api.reach import acted, job_of, may_submit, reach
 from controlplane.api.why import why
 from controlplane.jobs import environment, selectors, services
 from controlplane.jobs.capable import job_acts, with_acts
@@ -38,7 +37,7 @@ LEAVES = (
 LEAVES_NOW = "Replica {} leaves the view now; its processes end when the others train without it."
 
 
-class JobFilter(pages.Paging):
+class JobFilter(pages.Listing):
     """Query of the job list."""
 
     state: Annotated[str | None, Field(max_length=200, description="One state, or several with commas.")] = None
@@ -47,15 +46,23 @@ class JobFilter(pages.Paging):
     labels: Annotated[
         str, Field(max_length=1000, description="key=value of the job's labels; several with commas, all of them.")
     ] = ""
+    node: Annotated[str, Field(max_length=100, description="That hold a device of this node now, by id or name.")] = ""
+    since: Annotated[AwareDatetime | None, Field(description="Submitted at this instant or later.")] = None
+    sort: Annotated[
+        Literal["-created", "created", "-priority", "priority", "name", "-name"],
+        Field(description="By when it was submitted, its priority or its name; - is downwards."),
+    ] = "-created"
     fields: Fields = ""
 
 
 @router.get("/jobs", summary="List jobs", auth=needs(Scope.READ), openapi_extra=describe(list[rest.Job], errors=(422,)))
 def list_jobs(request: HttpRequest, query: Query[JobFilter]) -> HttpResponse:
-    """Newest first."""
+    """Newest first, unless `sort` says otherwise; at equal priority or name by when they were submitted."""
     seq, names = newest_seq(), of_rows(query.fields, rest.Job, of="a job")
     rows = selectors.jobs(among=reach(request).only("project"), q=query.q)
     rows = rows.filter(project=query.project) if query.project else rows
+    rows = selectors.on_node(rows, query.node) if query.node else rows
+    rows = rows.filter(created_at__gte=query.since) if query.since else rows
     states = [state for state in (query.state or "").split(",") if state]
     unknown = [state for state in states if state not in set(JobState)]
     if unknown:
@@ -69,9 +76,9 @@ def list_jobs(request: HttpRequest, query: Query[JobFilter]) -> HttpResponse:
         told = rest.FieldError("/query/labels", f"{bad!r} is no key=value", "write key=value")
         raise Problem(Kind.INVALID, "A parameter is not valid.", errors=[told])
     rows = selectors.with_labels(rows, {key: value for key, _, value in pairs})
-    found, after = pages.page(rows, query, name="jobs")
+    found, after = pages.sorted_page(rows, query, query.sort, name="jobs")
     items = only(with_acts(job_summaries(found), found), names)
-    return send(pages.listing(items, after, seq, total=rows.count()))
+    return send(pages.listing(items, after, seq, total=pages.counted(query, rows)))
 
 
 @router.post(
@@ -108,7 +115,7 @@ def submit(
     "/jobs/{rid:job_id}",
     summary="One job",
     auth=needs(Scope.READ),
-    openapi_extra=describe(rest.JobDetail, errors=(304, 404)),
+    openapi_extra=describe(rest.JobDetail, errors=(304, 404, 412)),
 )
 def get_job(request: HttpRequest, job_id: str) -> HttpResponse:
     """By id, or by the name of the newest job of that name. Has an ETag. The values of `spec.env`
@@ -117,23 +124,21 @@ def get_job(request: HttpRequest, job_id: str) -> HttpResponse:
     row, principal = job_of(request, job_id), principal_of(request)
     sees_env = principal.may(Scope.ADMIN) or row.owner == principal.username
     detail = _detail(row, spec=environment.with_values(row) if sees_env else environment.without_values(row.spec))
-    # The tag covers the object, not the moment: as_of_seq moves with every event of the fleet.
-    tag = etags.tag_of(msgspec.json.encode(detail))
-    return etags.unchanged(tag) if etags.has(request, tag) else etags.tagged(send(detail | {"as_of_seq": seq}), tag)
+    return etags.answer(request, records.job(row), detail, seq, kept=True)
 
 
 @router.post(
     "/jobs/{rid:job_id}:cancel",
     summary="Cancel a job",
-    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.ActOfJob, errors=(404, 409, 412, 415, 422)),
     auth=needs_in_project(Scope.OPERATE),
 )
 def cancel(request: HttpRequest, job_id: str) -> HttpResponse:
     """Stops its ranks and ends it. A second time is no error."""
-    body, principal = bodies.read(request, bodies.WithReason), principal_of(request)
+    body, principal = bodies.read(request, bodies.ActOfJob), principal_of(request)
 
     def effect() -> Effect:
-        row = job_of(request, job_id, Scope.OPERATE)
+        row = acted(request, job_id, body)
         services.cancel_job(row.id, reason=body.reason, actor=principal.name, request_id=request_id_of(request))
         return Effect(data={"detail": f"{row.name} is being cancelled."})
 
@@ -143,15 +148,15 @@ def cancel(request: HttpRequest, job_id: str) -> HttpResponse:
 @router.post(
     "/jobs/{rid:job_id}:checkpoint",
     summary="Save a checkpoint",
-    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.ActOfJob, errors=(404, 409, 412, 415, 422)),
     auth=needs_in_project(Scope.OPERATE),
 )
 def checkpoint(request: HttpRequest, job_id: str) -> HttpResponse:
     """The ranks save at their next step boundary; `request` ends when a newer checkpoint is committed."""
-    body, principal = bodies.read(request, bodies.WithReason), principal_of(request)
+    body, principal = bodies.read(request, bodies.ActOfJob), principal_of(request)
 
     def effect() -> Effect:
-        row = job_of(request, job_id, Scope.OPERATE)
+        row = acted(request, job_id, body)
         asked = requests.checkpoint(row, reason=body.reason, actor=principal.name, request_id=request_id_of(request))
         return Effect(data={"detail": "A checkpoint was requested for the next step boundary.", "request": asked.id})
 
@@ -161,16 +166,16 @@ def checkpoint(request: HttpRequest, job_id: str) -> HttpResponse:
 @router.post(
     "/jobs/{rid:job_id}:preempt",
     summary="Preempt a job",
-    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.ActOfJob, errors=(404, 409, 412, 415, 422)),
     auth=needs_in_project(Scope.OPERATE),
 )
 def preempt(request: HttpRequest, job_id: str) -> HttpResponse:
     """It saves, yields its devices and waits until it is resumed; `request` ends when its attempt does. Until then it
     can be withdrawn."""
-    body, principal = bodies.read(request, bodies.WithReason), principal_of(request)
+    body, principal = bodies.read(request, bodies.ActOfJob), principal_of(request)
 
     def effect() -> Effect:
-        row = job_of(request, job_id, Scope.OPERATE)
+        row = acted(request, job_id, body)
         asked = requests.preempt(row, reason=body.reason, actor=principal.name, request_id=request_id_of(request))
         return Effect(data={"detail": f"{row.name} saves and yields its devices.", "request": asked.id})
 
@@ -180,16 +185,16 @@ def preempt(request: HttpRequest, job_id: str) -> HttpResponse:
 @router.post(
     "/jobs/{rid:job_id}:resume",
     summary="Resume a preempted job",
-    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.ActOfJob, errors=(404, 409, 412, 415, 422)),
     auth=needs_in_project(Scope.OPERATE),
 )
 def resume(request: HttpRequest, job_id: str) -> HttpResponse:
     """One that a person preempted is in the queue again, and continues from its newest checkpoint when there is room.
     One that the queue preempted is there already."""
-    body, principal = bodies.read(request, bodies.WithReason), principal_of(request)
+    body, principal = bodies.read(request, bodies.ActOfJob), principal_of(request)
 
     def effect() -> Effect:
-        row = job_of(request, job_id, Scope.OPERATE)
+        row = acted(request, job_id, body)
         asked = requests.resume(row, reason=body.reason, actor=principal.name, request_id=request_id_of(request))
         return Effect(data={"detail": f"{row.name} continues when there is room for it.", "request": asked.id})
 
@@ -199,7 +204,7 @@ def resume(request: HttpRequest, job_id: str) -> HttpResponse:
 @router.post(
     "/jobs/{rid:job_id}:evict-replica",
     summary="Evict a replica",
-    openapi_extra=describe(rest.Accepted, status=202, body=bodies.EvictReplica, errors=(404, 409, 415, 422)),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.EvictReplica, errors=(404, 409, 412, 415, 422)),
     auth=needs_in_project(Scope.OPERATE),
 )
 def evict(request: HttpRequest, job_id: str) -> HttpResponse:
@@ -209,7 +214,7 @@ def evict(request: HttpRequest, job_id: str) -> HttpResponse:
     body, principal = bodies.read(request, bodies.EvictReplica), principal_of(request)
 
     def effect() -> Effect:
-        row = job_of(request, job_id, Scope.OPERATE)
+        row = acted(request, job_id, body)
         asked, at_once = requests.evict(
             row, body.replica, reason=body.reason, actor=principal.name, request_id=request_id_of(request)
         )

@@ -10,11 +10,12 @@ from pydantic import Field
 
 from controlplane.access import projects
 from controlplane.access.models import Scope
-from controlplane.api import bodies, pages
+from controlplane.api import bodies, etags, pages, records
 from controlplane.api.auth import needs, needs_in_project, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
 from controlplane.api.idempotency import Effect, once
+from controlplane.api.problems import Kind, Problem
 from controlplane.api.reach import job_of, judge, judged, reach
 from controlplane.policies import present, selectors, services, xids
 from controlplane.policies.services import Edit
@@ -42,7 +43,7 @@ class PolicyScope(Schema):
     project: ProjectName = ""
 
 
-class VersionFilter(pages.Paging):
+class VersionFilter(pages.Listing):
     """Query of the list of versions."""
 
     job_id: JobId = ""
@@ -56,12 +57,12 @@ class DiffQuery(PolicyScope):
     after: Number
 
 
-@router.get("/policy", summary="The policy in force", openapi_extra=describe(rest.Policy, errors=(404, 422)))
+@router.get("/policy", summary="The policy in force", openapi_extra=describe(rest.Policy, errors=(304, 404, 412, 422)))
 def get_policy(request: HttpRequest, query: Query[PolicyScope]) -> HttpResponse:
     """Of the fleet, a project or a job: the document, every field in force with the provenance of its default, and what
-    was measured here of the things that its timeouts bound."""
-    seq = newest_seq()
-    return send(present.policy(_whose(request, query), ground()) | {"as_of_seq": seq})
+    was measured here of the things that its timeouts bound. Has an ETag."""
+    seq, whose = newest_seq(), _whose(request, query)
+    return etags.answer(request, records.policy(whose), present.policy(whose, ground()), seq)
 
 
 @router.get("/policy/xids", summary="What follows an XID", openapi_extra=describe(rest.XidTable))
@@ -81,7 +82,7 @@ def list_versions(request: HttpRequest, query: Query[VersionFilter]) -> HttpResp
     seq = newest_seq()
     rows = selectors.versions(_whose(request, query).scope)
     found, after = pages.page(rows, query, name="policy-versions")
-    return send(pages.listing([present.version(row) for row in found], after, seq, total=rows.count()))
+    return send(pages.listing([present.version(row) for row in found], after, seq, total=pages.counted(query, rows)))
 
 
 @router.get("/policy/diff", summary="Compare two versions", openapi_extra=describe(rest.PolicyDiff, errors=(404, 422)))
@@ -104,17 +105,20 @@ def get_recorded(request: HttpRequest, version: str) -> HttpResponse:
     "/policy:put",
     summary="Change a policy",
     auth=needs_in_project(Scope.ADMIN),
-    openapi_extra=describe(rest.PolicyVersion, status=201, body=bodies.NewPolicy, errors=(404, 409, 415, 422)),
+    openapi_extra=describe(
+        rest.PolicyVersion, status=201, body=bodies.NewPolicy, errors=(404, 409, 412, 415, 422, 428)
+    ),
 )
 def put(request: HttpRequest) -> HttpResponse:
     """A document that names the fields that differ from the defaults, or for a project or job from what is above it.
-    422 with every fault; 409 where `parent` is not the newest version any more, so that two editors never overwrite
-    each other."""
+    422 with every fault; 409 where `parent` is not the newest version any more, 412 where If-Match names another one,
+    428 without both, so that two editors never overwrite each other."""
     body, actor = bodies.read(request, bodies.NewPolicy), principal_of(request).name
-    edit = Edit(parent=body.parent, reason=body.reason, actor=actor)
 
     def effect() -> Effect:
-        row = services.put(_whose(request, body, Scope.ADMIN), document_of(body.text), edit, ground())
+        whose = _whose(request, body, Scope.ADMIN)
+        edit = Edit(parent=_parent(request, whose, body.parent), reason=body.reason, actor=actor)
+        row = services.put(whose, document_of(body.text), edit, ground())
         return Effect(data=present.version(row), status=201)
 
     return once(request, effect)
@@ -124,17 +128,18 @@ def put(request: HttpRequest) -> HttpResponse:
     "/policy:rollback",
     summary="Bring a policy back",
     auth=needs_in_project(Scope.ADMIN),
-    openapi_extra=describe(rest.PolicyVersion, status=201, body=bodies.PolicyRollback, errors=(404, 409, 415, 422)),
+    openapi_extra=describe(
+        rest.PolicyVersion, status=201, body=bodies.PolicyRollback, errors=(404, 409, 412, 415, 422, 428)
+    ),
 )
 def rollback(request: HttpRequest) -> HttpResponse:
     """An earlier version becomes the newest one; `to` 0: the defaults. `parent` as in a change."""
     body, actor = bodies.read(request, bodies.PolicyRollback), principal_of(request).name
-    edit = Edit(parent=body.parent, reason=body.reason, actor=actor)
 
     def effect() -> Effect:
-        return Effect(
-            data=present.version(services.rollback(_whose(request, body, Scope.ADMIN), body.to, edit)), status=201
-        )
+        whose = _whose(request, body, Scope.ADMIN)
+        edit = Edit(parent=_parent(request, whose, body.parent), reason=body.reason, actor=actor)
+        return Effect(data=present.version(services.rollback(whose, body.to, edit)), status=201)
 
     return once(request, effect)
 
@@ -159,6 +164,18 @@ def replay_journal(request: HttpRequest) -> HttpResponse:
     page = replay.replay(since_s=body.since_s, after=after, limit=body.limit, among=among, candidate=candidate)
     following = pages.encode(page.after, REPLAY) if page.after is not None else None
     return send(replay_view.page(page) | {"changes": msgspec.to_builtins(changes), "next": following})
+
+
+def _parent(request: HttpRequest, whose: Whose, given: int | None) -> int:
+    """The version that its editor has read: by number, by If-Match, or by both. Storing compares it once more. Raises
+    Problem: 412 for another one, 428 where nothing says which."""
+    etags.check(request, lambda: records.policy(whose))
+    if given is not None:
+        return given
+    if "If-Match" not in request.headers:
+        fix = "Send the ETag of GET /policy as If-Match, or its `number` as `parent`."
+        raise Problem(Kind.PRECONDITION_REQUIRED, f"A change names the version that was read. {fix}")
+    return int(records.policy(whose).values["number"])
 
 
 def _candidate(whose: Whose, text: str) -> tuple[selectors.Candidate, tuple[Change, ...]]:

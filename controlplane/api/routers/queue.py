@@ -20,12 +20,12 @@ MAX_PLACE_DIGITS = 9
 
 
 @router.get("/queue", summary="Every job that waits", openapi_extra=describe(list[rest.WaitingJob], errors=(422,)))
-def get_queue(request: HttpRequest, query: Query[pages.Paging]) -> HttpResponse:
+def get_queue(request: HttpRequest, query: Query[pages.Listing]) -> HttpResponse:
     """In line, the first to start first: what each waits for, what would make room, and whom it would displace."""
     seq = newest_seq()
     items, after, waiting = queue_page(reach(request), _after(query.cursor), query.limit)
     shown = None if after is None else pages.encode(f"{after[0]}:{after[1]}", "queue")
-    return send(pages.listing(items, shown, seq, total=waiting))
+    return send(pages.listing(items, shown, seq, total=waiting if query.count else None))
 
 
 @router.get("/capacity", summary="What devices are in use for", openapi_extra=describe(rest.Capacity))

@@ -13,7 +13,7 @@ from controlplane.api.bodies import send
 from controlplane.api.edge import describe
 from controlplane.api.idempotency import Effect, once
 from controlplane.api.rank_orders import command_rank, inject_fault, look_at
-from controlplane.api.reach import job_of
+from controlplane.api.reach import acted, job_of
 from controlplane.protocol import rest
 from controlplane.recovery import selectors as recovery
 from controlplane.recovery.present import look_view
@@ -23,7 +23,7 @@ from controlplane.runtime.requests import request_id_of
 router = Router(tags=["jobs"])
 
 
-class DiagnosticQuery(pages.Paging):
+class DiagnosticQuery(pages.Listing):
     """Of one order only."""
 
     command_id: Annotated[str | None, Field(max_length=32)] = None
@@ -33,7 +33,7 @@ class DiagnosticQuery(pages.Paging):
     "/jobs/{rid:job_id}:fault",
     summary="Break a rank on purpose",
     auth=needs_in_project(Scope.OPERATE),
-    openapi_extra=describe(rest.Accepted, status=202, body=bodies.FaultRank, errors=(404, 409, 415, 422)),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.FaultRank, errors=(404, 409, 412, 415, 422)),
 )
 def fault(request: HttpRequest, job_id: str) -> HttpResponse:
     """Only where the job's spec sets `resiliency.allow_faults`; elsewhere 409. `request` tells whether its agent
@@ -42,7 +42,7 @@ def fault(request: HttpRequest, job_id: str) -> HttpResponse:
 
     def effect() -> Effect:
         row = inject_fault(
-            job_of(request, job_id, Scope.OPERATE),
+            acted(request, job_id, body),
             body.replica,
             body.rank,
             fault=body.fault,
@@ -61,7 +61,7 @@ def fault(request: HttpRequest, job_id: str) -> HttpResponse:
     "/jobs/{rid:job_id}:debug",
     summary="Run a diagnostic on a rank",
     auth=needs_in_project(Scope.OPERATE),
-    openapi_extra=describe(rest.Accepted, status=202, body=bodies.DebugRank, errors=(404, 409, 415, 422)),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.DebugRank, errors=(404, 409, 412, 415, 422)),
 )
 def debug(request: HttpRequest, job_id: str) -> HttpResponse:
     """The answer comes to `/jobs/{job}/diagnostics?command_id=`, also from a rank that hangs."""
@@ -69,7 +69,7 @@ def debug(request: HttpRequest, job_id: str) -> HttpResponse:
 
     def effect() -> Effect:
         command = look_at(
-            job_of(request, job_id, Scope.OPERATE),
+            acted(request, job_id, body),
             body.replica,
             body.rank,
             diagnostic=body.diagnostic,
@@ -88,7 +88,7 @@ def debug(request: HttpRequest, job_id: str) -> HttpResponse:
     "/jobs/{rid:job_id}:command-rank",
     summary="Have a rank do something",
     auth=needs_in_project(Scope.OPERATE),
-    openapi_extra=describe(rest.Accepted, status=202, body=bodies.CommandRank, errors=(404, 409, 415, 422)),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.CommandRank, errors=(404, 409, 412, 415, 422)),
 )
 def command(request: HttpRequest, job_id: str) -> HttpResponse:
     """Once, beside its training. `/jobs/{job}/commands` has the rank's answer: succeeded or failed, its detail, and
@@ -96,9 +96,7 @@ def command(request: HttpRequest, job_id: str) -> HttpResponse:
     body, principal = bodies.read(request, bodies.CommandRank), principal_of(request)
 
     def effect() -> Effect:
-        row = command_rank(
-            job_of(request, job_id, Scope.OPERATE), body, actor=principal.name, request_id=request_id_of(request)
-        )
+        row = command_rank(acted(request, job_id, body), body, actor=principal.name, request_id=request_id_of(request))
         detail = f"Requested from its agent: {row.body['name']} in rank {body.rank} of replica {body.replica}."
         return Effect(data={"detail": detail, "command_ids": [row.id]})
 
@@ -116,4 +114,5 @@ def diagnostics(request: HttpRequest, job_id: str, query: Query[DiagnosticQuery]
     seq = newest_seq()
     rows = recovery.diagnostics(job_of(request, job_id).id, command_id=query.command_id)
     found, after = pages.page(rows, query, name="diagnostics")
-    return send(pages.listing([look_view(row) for row in found], after, seq), compress=False)
+    items, total = [look_view(row) for row in found], pages.counted(query, rows)
+    return send(pages.listing(items, after, seq, total=total), compress=False)

@@ -1,13 +1,13 @@
 """Incidents and decisions."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Schema
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from controlplane.access.models import Scope
-from controlplane.api import bodies, pages
+from controlplane.api import bodies, etags, pages, records
 from controlplane.api.auth import needs, needs_in_project, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
@@ -25,17 +25,21 @@ from controlplane.runtime.requests import request_id_of
 router = Router(tags=["recovery"], auth=needs(Scope.READ))
 
 
-class IncidentFilter(pages.Paging):
+class IncidentFilter(pages.Listing):
     """Query of the incident list."""
 
     state: Annotated[str | None, Field(max_length=100, description="One state, or several with commas.")] = None
     q: Annotated[str, Field(max_length=100, description="Part of the title, or of the name of its job or node.")] = ""
+    since: Annotated[AwareDatetime | None, Field(description="Opened at this instant or later.")] = None
+    sort: Annotated[Literal["-opened", "opened"], Field(description="By when it was opened; - is downwards.")] = (
+        "-opened"
+    )
     fields: Fields = ""
 
 
 @router.get("/incidents", summary="List incidents", openapi_extra=describe(list[rest.Incident], errors=(422,)))
 def list_incidents(request: HttpRequest, query: Query[IncidentFilter]) -> HttpResponse:
-    """Newest first."""
+    """Newest first, unless `sort` says otherwise."""
     seq, names = newest_seq(), of_rows(query.fields, rest.Incident, of="an incident")
     rows = selectors.incidents(q=query.q).filter(reach(request).only("job__project", none_too=True))
     states = [state for state in (query.state or "").split(",") if state]
@@ -44,19 +48,22 @@ def list_incidents(request: HttpRequest, query: Query[IncidentFilter]) -> HttpRe
         raise Problem(Kind.INVALID, "A parameter is not valid.", errors=[told])
     if states:
         rows = rows.filter(state__in=states)
-    found, after = pages.page(rows, query, name="incidents")
+    rows = rows.filter(opened_at__gte=query.since) if query.since else rows
+    found, after = pages.sorted_page(rows, query, query.sort, name="incidents")
     items = only(map(incident_summary, found), names)
-    return send(pages.listing(items, after, seq, total=rows.count()))
+    return send(pages.listing(items, after, seq, total=pages.counted(query, rows)))
 
 
 @router.get(
-    "/incidents/{rid:incident_id}", summary="One incident", openapi_extra=describe(rest.IncidentDetail, errors=(404,))
+    "/incidents/{rid:incident_id}",
+    summary="One incident",
+    openapi_extra=describe(rest.IncidentDetail, errors=(304, 404, 412)),
 )
 def get_incident(request: HttpRequest, incident_id: str) -> HttpResponse:
-    """With its signals, decisions and their commands, stacks and events."""
+    """With its signals, decisions and their commands, stacks and events. Has an ETag."""
     seq = newest_seq()
     row = incident_of(request, incident_id)
-    return send(selectors.incident_detail(row.pk, reach(request).only) | {"as_of_seq": seq})
+    return etags.answer(request, records.incident(row), selectors.incident_detail(row.pk, reach(request).only), seq)
 
 
 class ReadingsQuery(Schema):
@@ -80,7 +87,7 @@ def get_incident_readings(request: HttpRequest, incident_id: str, query: Query[R
     "/incidents/{rid:incident_id}:acknowledge",
     summary="Acknowledge an incident",
     auth=needs_in_project(Scope.OPERATE),
-    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 412, 415, 422)),
 )
 def acknowledge(request: HttpRequest, incident_id: str) -> HttpResponse:
     """Somebody has seen it: a lost job is no more on the overview, and what waits for hardware is
@@ -89,6 +96,7 @@ def acknowledge(request: HttpRequest, incident_id: str) -> HttpResponse:
 
     def effect() -> Effect:
         incident_of(request, incident_id, Scope.OPERATE)
+        etags.check(request, lambda: records.held_incident(incident_id))
         row = incidents.acknowledge(incident_id, reason=body.reason, actor=actor, request_id=request_id_of(request))
         return Effect(data={"detail": f"Acknowledged: {row.title}."})
 
@@ -96,12 +104,15 @@ def acknowledge(request: HttpRequest, incident_id: str) -> HttpResponse:
 
 
 @router.get(
-    "/decisions/{rid:decision_id}", summary="One decision", openapi_extra=describe(rest.DecisionDetail, errors=(404,))
+    "/decisions/{rid:decision_id}",
+    summary="One decision",
+    openapi_extra=describe(rest.DecisionDetail, errors=(304, 404, 412)),
 )
 def get_decision(request: HttpRequest, decision_id: str) -> HttpResponse:
-    """With its evidence, alternatives and commands; of one that was only recommended also what people said of it."""
+    """With its evidence, alternatives and commands; of one that was only recommended also what people said of it.
+    Has an ETag."""
     seq, row = newest_seq(), decision_of(request, decision_id)
-    return send(decision_summary(row) | recommended.shown(row) | {"as_of_seq": seq})
+    return etags.answer(request, records.decision(row), decision_summary(row) | recommended.shown(row), seq)
 
 
 def _word(request: HttpRequest, decision_id: str, act: str) -> HttpResponse:
@@ -109,7 +120,8 @@ def _word(request: HttpRequest, decision_id: str, act: str) -> HttpResponse:
     said = {"reason": body.reason, "person": f"user:{who.username}", "actor": who.name}
 
     def effect() -> Effect:
-        decision_of(request, decision_id, Scope.OPERATE)
+        seen = decision_of(request, decision_id, Scope.OPERATE)
+        etags.check(request, lambda: records.held_decision(seen))
         row = verdicts.say(decision_id, act, **said, request_id=request_id_of(request))
         left = recommended.shown(row)["approvals_needed"] if act == "approve" else 0
         return Effect(data={"detail": _SAID[act] if not left else "Approved. A second person has to approve it too."})
@@ -128,7 +140,7 @@ _SAID = {
     "/decisions/{rid:decision_id}:approve",
     summary="Approve a recommended decision",
     auth=needs_in_project(Scope.OPERATE),
-    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 412, 415, 422)),
 )
 def approve_decision(request: HttpRequest, decision_id: str) -> HttpResponse:
     """Have it carried out. 409 where the policy does not recommend it any more; one that is expected to cost
@@ -140,7 +152,7 @@ def approve_decision(request: HttpRequest, decision_id: str) -> HttpResponse:
     "/decisions/{rid:decision_id}:reject",
     summary="Reject a recommended decision",
     auth=needs_in_project(Scope.OPERATE),
-    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 412, 415, 422)),
 )
 def reject_decision(request: HttpRequest, decision_id: str) -> HttpResponse:
     """It is not carried out, unless somebody approves it later."""
@@ -151,7 +163,7 @@ def reject_decision(request: HttpRequest, decision_id: str) -> HttpResponse:
     "/decisions/{rid:decision_id}:hold",
     summary="Hold a recommended decision",
     auth=needs_in_project(Scope.OPERATE),
-    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 412, 415, 422)),
 )
 def hold_decision(request: HttpRequest, decision_id: str) -> HttpResponse:
     """Stop the countdown of a job with `resiliency.act_after_s`: it waits for an approval or a rejection."""

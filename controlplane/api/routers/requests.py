@@ -8,7 +8,7 @@ from ninja import Query, Router
 from pydantic import Field
 
 from controlplane.access.models import Scope
-from controlplane.api import bodies, pages
+from controlplane.api import bodies, etags, pages, records
 from controlplane.api.auth import needs, needs_in_project, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
@@ -28,7 +28,7 @@ Words = Annotated[str | None, Field(max_length=100)]
 Id = Annotated[str, Field(max_length=32)]
 
 
-class RequestFilter(pages.Paging):
+class RequestFilter(pages.Listing):
     """Query of the list of requests."""
 
     kind: Annotated[Words, Field(description="One kind, or several with commas.")] = None
@@ -48,27 +48,28 @@ def list_requests(request: HttpRequest, query: Query[RequestFilter]) -> HttpResp
     rows = rows.filter(rights.only("job__project", none_too=True))
     found, after = pages.page(rows, query, name="requests")
     views = seen(rights, [asked.view(row) for row in found])
-    return send(pages.listing(only(views, names), after, seq, total=rows.count()))
+    return send(pages.listing(only(views, names), after, seq, total=pages.counted(query, rows)))
 
 
 @router.get(
-    "/requests/{rid:request_id}", summary="One request", openapi_extra=describe(rest.RequestDetail, errors=(404,))
+    "/requests/{rid:request_id}",
+    summary="One request",
+    openapi_extra=describe(rest.RequestDetail, errors=(304, 404, 412)),
 )
 def get_request(request: HttpRequest, request_id: str) -> HttpResponse:
-    """With its parts, the evictions of a drain."""
+    """With its parts, the evictions of a drain. Has an ETag."""
     seq = newest_seq()
     row, rights = request_of(request, request_id), reach(request)
     parts = asked.requests(drain=row.pk).filter(rights.only("job__project", none_too=True)).order_by("id")
-    return send(
-        seen(rights, asked.view(row)) | {"parts": [seen(rights, asked.view(part)) for part in parts], "as_of_seq": seq}
-    )
+    view = seen(rights, asked.view(row)) | {"parts": [seen(rights, asked.view(part)) for part in parts]}
+    return etags.answer(request, records.request(row), view, seq)
 
 
 @router.post(
     "/requests/{rid:request_id}:withdraw",
     summary="Withdraw a request",
     auth=needs_in_project(Scope.OPERATE),
-    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 412, 415, 422)),
 )
 def withdraw(request: HttpRequest, request_id: str) -> HttpResponse:
     """What has not happened yet does not happen; what cannot be undone any more is carried to its end. 409 when it
@@ -77,6 +78,7 @@ def withdraw(request: HttpRequest, request_id: str) -> HttpResponse:
 
     def effect() -> Effect:
         row = request_of(request, request_id, Scope.OPERATE)
+        etags.check(request, lambda: records.held_request(row))
         requests.withdraw(row, reason=body.reason, actor=actor, request_id=request_id_of(request))
         return Effect(data={"detail": f"The request {row.pk} is taken back.", "request": row.pk})
 

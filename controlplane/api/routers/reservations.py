@@ -7,7 +7,7 @@ from ninja import Query, Router
 from pydantic import Field
 
 from controlplane.access.models import Scope
-from controlplane.api import bodies, pages
+from controlplane.api import bodies, etags, pages, records
 from controlplane.api.auth import needs, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
@@ -25,7 +25,7 @@ from controlplane.runtime.requests import request_id_of
 router = Router(tags=["fleet"], auth=needs(Scope.READ))
 
 
-class ReservationFilter(pages.Paging):
+class ReservationFilter(pages.Listing):
     """Query of the list of reservations."""
 
     project: Annotated[str, Field(max_length=63, description="Only for this project.")] = ""
@@ -45,7 +45,18 @@ def list_reservations(request: HttpRequest, query: Query[ReservationFilter]) -> 
         judged(request, query.project, Scope.READ, f"no project {query.project!r}")
         found = found.filter(project=query.project)
     page, after = pages.page(found.prefetch_related("nodes"), query, name="reservations")
-    return send(pages.listing([rows.view(row, rights) for row in page], after, seq, total=found.count()))
+    return send(pages.listing([rows.view(row, rights) for row in page], after, seq, total=pages.counted(query, found)))
+
+
+@router.get(
+    "/reservations/{rid:reservation_id}",
+    summary="One reservation",
+    openapi_extra=describe(rest.OneReservation, errors=(304, 404, 412)),
+)
+def get_reservation(request: HttpRequest, reservation_id: str) -> HttpResponse:
+    """Has an ETag. Of a project that you do not see its nodes and times alone."""
+    seq, row = newest_seq(), rows.one(reservation_id)
+    return etags.answer(request, records.reservation(row), rows.view(row, reach(request)), seq)
 
 
 @router.post(
@@ -76,7 +87,7 @@ def reserve(request: HttpRequest) -> HttpResponse:
     "/reservations/{rid:reservation_id}:cancel",
     summary="Cancel a reservation",
     auth=needs(Scope.OPERATE),
-    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 412, 415, 422)),
 )
 def cancel(request: HttpRequest, reservation_id: str) -> HttpResponse:
     """Its nodes are everybody's again; what runs there stays. 409 where it is over."""
@@ -85,6 +96,7 @@ def cancel(request: HttpRequest, reservation_id: str) -> HttpResponse:
     judged(request, reservations.project_of(reservation_id), Scope.READ, missing)
 
     def effect() -> Effect:
+        etags.check(request, lambda: records.reservation(rows.one(reservation_id)))
         row = reservations.cancel(reservation_id, reason=body.reason, actor=actor, request_id=request_id_of(request))
         return Effect(data={"detail": f"Nothing is reserved for project {row.project} by {row.pk} any more."})
 

@@ -87,7 +87,7 @@ def get_version(request: HttpRequest) -> HttpResponse:
     return send({"version": VERSION, "api": API_REVISION})
 
 
-class TokenFilter(pages.Paging):
+class TokenFilter(pages.Listing):
     """Query of the token list."""
 
     everybody: Annotated[bool, Field(description="Of all accounts; administrators only.")] = False
@@ -109,7 +109,7 @@ def tokens(request: HttpRequest, query: Query[TokenFilter]) -> HttpResponse:
     if not query.everybody:
         shown = lineage.visible(principal.user, token_id=principal.token_id)
     rows, after = pages.page(shown.select_related("user"), query, name="tokens")
-    return send(pages.listing([_token(row) for row in rows], after, newest_seq(), total=shown.count()))
+    return send(pages.listing([_token(row) for row in rows], after, newest_seq(), total=pages.counted(query, shown)))
 
 
 @router.post(

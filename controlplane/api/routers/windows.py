@@ -7,7 +7,7 @@ from ninja import Query, Router
 from pydantic import Field
 
 from controlplane.access.models import Scope
-from controlplane.api import bodies, pages
+from controlplane.api import bodies, etags, pages, records
 from controlplane.api.auth import needs, principal_of
 from controlplane.api.bodies import send
 from controlplane.api.edge import describe
@@ -24,7 +24,7 @@ from controlplane.runtime.requests import request_id_of
 router = Router(tags=["fleet"], auth=needs(Scope.READ))
 
 
-class WindowFilter(pages.Paging):
+class WindowFilter(pages.Listing):
     """Query of the list of windows."""
 
     node_id: Annotated[str, Field(max_length=32, description="Only of this node.")] = ""
@@ -38,7 +38,16 @@ def list_windows(request: HttpRequest, query: Query[WindowFilter]) -> HttpRespon
     rows = ends.holding().order_by() if query.holds else KnownEnd.objects.all()
     rows = rows.filter(node_id=query.node_id) if query.node_id else rows
     found, after = pages.page(rows.select_related("node"), query, name="windows")
-    return send(pages.listing([ends.view(row) for row in found], after, seq, total=rows.count()))
+    return send(pages.listing([ends.view(row) for row in found], after, seq, total=pages.counted(query, rows)))
+
+
+@router.get(
+    "/windows/{rid:window_id}", summary="One window", openapi_extra=describe(rest.OneWindow, errors=(304, 404, 412))
+)
+def get_window(request: HttpRequest, window_id: str) -> HttpResponse:
+    """Has an ETag."""
+    seq, row = newest_seq(), ends.one(window_id)
+    return etags.answer(request, records.window(row), ends.view(row), seq)
 
 
 @router.post(
@@ -72,7 +81,7 @@ def maintain(request: HttpRequest, node_id: str) -> HttpResponse:
     "/windows/{rid:window_id}:cancel",
     summary="Cancel a window",
     auth=needs(Scope.OPERATE),
-    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 415, 422)),
+    openapi_extra=describe(rest.Accepted, status=202, body=bodies.WithReason, errors=(404, 409, 412, 415, 422)),
 )
 def cancel(request: HttpRequest, window_id: str) -> HttpResponse:
     """The node stays: what has not left it stays too. A notice of a provider can be called wrong so. 409 where it is
@@ -80,6 +89,7 @@ def cancel(request: HttpRequest, window_id: str) -> HttpResponse:
     body, actor = bodies.read(request, bodies.WithReason), principal_of(request).name
 
     def effect() -> Effect:
+        etags.check(request, lambda: records.window(ends.one(window_id)))
         row = windows.cancel(window_id, reason=body.reason, actor=actor, request_id=request_id_of(request))
         return Effect(data={"detail": f"{row.node.name} stays."})
 

@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 import typer
 
-from controlplane.api.shapes import rows_of
 from controlplane.cli import columns, context
 from controlplane.cli.commands.join_token import show_once
 from controlplane.cli.commands.request import Timeout, Wait, follow
@@ -34,6 +33,8 @@ def find(client: Any, wanted: str) -> str:
         with contextlib.suppress(NotFoundError):
             return str(client.nodes.get(wanted).id)
     elif len(wanted) <= MAX_NAME:
+        from controlplane.api.shapes import rows_of
+
         found = client.nodes.columns(fields="id,name", q=wanted)
         for row in rows_of(found.columns):
             if row["name"] == wanted:
@@ -42,10 +43,15 @@ def find(client: Any, wanted: str) -> str:
 
 
 @node.command("ls")
-def list_nodes(output: Output = Format.TABLE) -> None:
-    """List nodes by name."""
+def list_nodes(
+    sort: Annotated[
+        str | None, typer.Option(help="name, -name, -risk (the highest first) or health (worst first).")
+    ] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """List nodes, by name unless --sort says otherwise."""
     with context.client() as client:
-        rows = sorted((context.plain(row) for row in client.nodes.list()), key=lambda row: row["name"])
+        rows = [context.plain(row) for row in client.nodes.list(sort=sort)]
         emit_rows(rows, columns.NODES, output, context.screen(), name="name")
     if held := [row["name"] for row in rows if row["held"]]:
         commands = (f"  holdfast node confirm {name} --reason ..." for name in held[:SHOWN_HELD])

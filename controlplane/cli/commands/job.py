@@ -16,6 +16,9 @@ from controlplane.cli.output import Column, Format, emit_object, emit_rows, note
 app = typer.Typer(no_args_is_help=True, help="Submit, look at and steer training jobs.")
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="Id, or name of the newest job of that name.")]
+Expected = Annotated[
+    int | None, typer.Option("--expected-attempt", help="Refuse it where the job is at another attempt.", min=0)
+]
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Job spec, YAML or JSON; - reads stdin.")]
 
 
@@ -125,15 +128,16 @@ def ls(
     q: Annotated[str | None, typer.Option("--query", "-q", help="Part of the name or project.")] = None,
     label: Annotated[list[str] | None, typer.Option("--label", "-l", help="key=value; all of them.")] = None,
     project: Annotated[str | None, typer.Option(help="Of this project alone.")] = None,
+    sort: Annotated[str | None, typer.Option(help="created, priority or name, - before it for downwards.")] = None,
     limit: Annotated[int, typer.Option(help="At most this many.", min=1)] = 100,
     output: Output = Format.TABLE,
 ) -> None:
-    """List jobs, newest first."""
+    """List jobs, newest first unless --sort says otherwise."""
     from itertools import islice
 
     with context.client() as client:
         labels = ",".join(label or ()) or None
-        rows = client.jobs.list(state=state, q=q, project=project, labels=labels, limit=min(limit, 500))
+        rows = client.jobs.list(state=state, q=q, project=project, labels=labels, limit=min(limit, 500), sort=sort)
         found = islice(rows, limit)
         emit_rows([context.plain(job) for job in found], columns.JOBS, output, context.screen(), name="name")
 
@@ -242,26 +246,32 @@ def explain(job: Job, output: Output = Format.TABLE) -> None:
 
 
 @app.command()
-def checkpoint(job: Job, reason: Reason = BY_HAND, wait: Wait = False, timeout: Timeout = 0.0) -> None:
+def checkpoint(
+    job: Job, reason: Reason = BY_HAND, wait: Wait = False, timeout: Timeout = 0.0, expected: Expected = None
+) -> None:
     """Ask for a save at the next step boundary; with --wait until a newer checkpoint is committed."""
     with context.client() as client:
-        asked = client.jobs.checkpoint(job, reason)
+        asked = client.jobs.checkpoint(job, reason, expected_attempt=expected)
         follow_request(client, asked, wait=wait, timeout_s=timeout, then=(f"holdfast job describe {job}",))
 
 
 @app.command()
-def preempt(job: Job, reason: Reason = BY_HAND, wait: Wait = False, timeout: Timeout = 0.0) -> None:
+def preempt(
+    job: Job, reason: Reason = BY_HAND, wait: Wait = False, timeout: Timeout = 0.0, expected: Expected = None
+) -> None:
     """Have a job save, yield its devices and wait for `resume`; with --wait until its attempt ends."""
     with context.client() as client:
-        asked = client.jobs.preempt(job, reason)
+        asked = client.jobs.preempt(job, reason, expected_attempt=expected)
         follow_request(client, asked, wait=wait, timeout_s=timeout, then=(f"holdfast job resume {job}",))
 
 
 @app.command()
-def resume(job: Job, reason: Reason = BY_HAND, wait: Wait = False, timeout: Timeout = 0.0) -> None:
+def resume(
+    job: Job, reason: Reason = BY_HAND, wait: Wait = False, timeout: Timeout = 0.0, expected: Expected = None
+) -> None:
     """Give a job that a person preempted its turn back: it continues when there is room for it."""
     with context.client() as client:
-        asked = client.jobs.resume(job, reason)
+        asked = client.jobs.resume(job, reason, expected_attempt=expected)
         follow_request(client, asked, wait=wait, timeout_s=timeout, then=(f"holdfast job explain {job}",))
 
 
@@ -270,12 +280,13 @@ def cancel(
     job: Job,
     reason: Reason = BY_HAND,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    expected: Expected = None,
 ) -> None:
     """End a job for good."""
     if not yes and sys.stdin.isatty():
         typer.confirm(f"This stops every rank of {job} for good. Cancel it?", abort=True, err=True)
     with context.client() as client:
-        say(client.jobs.cancel(job, reason).detail)
+        say(client.jobs.cancel(job, reason, expected_attempt=expected).detail)
     context.next_commands(f"holdfast job get {job}")
 
 
@@ -286,10 +297,11 @@ def evict_replica(
     reason: Reason = BY_HAND,
     wait: Wait = False,
     timeout: Timeout = 0.0,
+    expected: Expected = None,
 ) -> None:
     """Take one replica out once another has its place; where no device is free, or if told again, without another."""
     with context.client() as client:
-        asked = client.jobs.evict_replica(job, replica, reason)
+        asked = client.jobs.evict_replica(job, replica, reason, expected_attempt=expected)
         then = (f"holdfast job watch {job}", f"holdfast job explain {job}")
         follow_request(client, asked, wait=wait, timeout_s=timeout, then=then)
 

@@ -120,12 +120,12 @@ def write(path: Path, answer: dict[str, Any]) -> None:
         with path.open("w", newline="", encoding="utf-8") as file:
             table = csv.DictWriter(file, FIELDS)
             table.writeheader()
-            table.writerows({name: _inert(value) for name, value in line.items()} for line in lines(answer))
+            table.writerows({name: inert(value) for name, value in line.items()} for line in lines(answer))
     except OSError as error:
         raise CliError(f"{path}: cannot be written: {error}", fix="give another name") from error
 
 
-def _inert(value: Any) -> Any:
+def inert(value: Any) -> Any:
     """What people and nodes wrote is no formula of a spreadsheet."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 

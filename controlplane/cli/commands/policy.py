@@ -101,9 +101,9 @@ def put(
     """Make a document the policy; it is in force with each job's next pass."""
     text = text_of(file)
     with context.client() as client:
-        known = client.policy.get(project=project, job_id=job).number if parent is None else parent
+        known = _known(client, project, job, parent)
         with of_file(file):
-            made = client.policy.put(text, parent=known, reason=reason, project=project or "", job_id=job or "")
+            made = client.policy.put(text, reason=reason, project=project or "", job_id=job or "", **known)
         _report(made, context.plain(client.policy.diff(made.parent, made.number, project=project, job_id=job)))
 
 
@@ -117,9 +117,16 @@ def rollback(
 ) -> None:
     """Bring an earlier version back, as the newest."""
     with context.client() as client:
-        known = client.policy.get(project=project, job_id=job).number if parent is None else parent
-        made = client.policy.rollback(to, parent=known, reason=reason, project=project or "", job_id=job or "")
+        known = _known(client, project, job, parent)
+        made = client.policy.rollback(to, reason=reason, project=project or "", job_id=job or "", **known)
         _report(made, context.plain(client.policy.diff(made.parent, made.number, project=project, job_id=job)))
+
+
+def _known(client: Any, project: str | None, job: str | None, parent: int | None) -> dict[str, Any]:
+    """What the change rests on: the number that was named, else the policy as it is now."""
+    if parent is not None:
+        return {"parent": parent}
+    return {"if_match": client.policy.get(project=project, job_id=job).etag}
 
 
 def text_of(file: Path) -> str:

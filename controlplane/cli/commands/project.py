@@ -90,12 +90,17 @@ def change(
     description: Description = None,
     reason: Reason = BY_HAND,
 ) -> None:
-    """Change what is named; the rest stays, and so do jobs that were submitted."""
+    """Change what is named; the rest stays, and so do jobs that were submitted. Refused where another change came
+    between reading it and this one."""
     settings = _settings(quota, borrow, lend) | _given(weight, max_priority, visibility, description)
     if not settings:
         raise CliError("nothing was named that is to change", fix="name --quota, --weight, ...", code=Exit.USAGE)
     with context.client() as client:
-        say(client.projects.set(project, reason, **settings).detail)
+        before = client.projects.get(project)
+        done = client.projects.set(project, reason, if_match=before.etag, **settings)
+        for name, value in settings.items():
+            say(f"{name}: {_shown(getattr(before, name))} -> {_shown(value)}")
+        say(done.detail)
 
 
 @app.command("set-member")
@@ -115,6 +120,10 @@ def remove_member(project: Project, account: Account, reason: Reason = BY_HAND) 
     """Take an account out; its jobs stay."""
     with context.client() as client:
         say(client.projects.remove_member(project, account, reason).detail)
+
+
+def _shown(value: Any) -> str:
+    return NONE if value is None else str(value)
 
 
 def _settings(quota: str | None, borrow: str | None, lend: str | None) -> dict[str, int | None]:

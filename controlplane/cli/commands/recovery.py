@@ -31,11 +31,12 @@ def _at_most(found: Iterable[Any]) -> list[dict[str, Any]]:
 @incident.command("ls")
 def list_incidents(
     state: Annotated[str | None, typer.Option(help="open, recovering, mitigated or resolved.")] = None,
+    sort: Annotated[str | None, typer.Option(help="opened: the oldest first.")] = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """List incidents, newest first."""
+    """List incidents, newest first unless --sort says otherwise."""
     with context.client() as client:
-        rows = _at_most(client.incidents.list(state=state))
+        rows = _at_most(client.incidents.list(state=state, sort=sort))
         emit_rows(rows, columns.INCIDENTS, output, context.screen(), name="id")
 
 

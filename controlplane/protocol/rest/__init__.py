@@ -37,6 +37,8 @@ from controlplane.protocol.rest.fleet import (
     Node,
     NodeDetail,
     NodeEnd,
+    OneReservation,
+    OneWindow,
     Overview,
     Reservation,
     ReservedNode,
@@ -66,7 +68,16 @@ from controlplane.protocol.rest.jobs import (
     Step,
     Wall,
 )
-from controlplane.protocol.rest.ledger import Ledger, LedgerClass, LedgerFailures, LedgerRow
+from controlplane.protocol.rest.ledger import (
+    Bill,
+    BillJob,
+    BillLine,
+    Ledger,
+    LedgerClass,
+    LedgerFailures,
+    LedgerRow,
+    Restated,
+)
 from controlplane.protocol.rest.policy import (
     Policy,
     PolicyChange,
@@ -130,6 +141,9 @@ __all__ = [
     "AuditEntry",
     "AuditLine",
     "AuditState",
+    "Bill",
+    "BillJob",
+    "BillLine",
     "Breaker",
     "Budget",
     "Capacity",
@@ -176,6 +190,8 @@ __all__ = [
     "Node",
     "NodeDetail",
     "NodeEnd",
+    "OneReservation",
+    "OneWindow",
     "Overview",
     "Part",
     "Phase",
@@ -210,6 +226,7 @@ __all__ = [
     "ReservedDevices",
     "ReservedNode",
     "RestartEntry",
+    "Restated",
     "SectionTimeout",
     "SegmentCapacity",
     "Series",

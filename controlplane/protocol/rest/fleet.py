@@ -88,6 +88,13 @@ class Window(NodeEnd, frozen=True, kw_only=True):
     capabilities: words.Capabilities = {}
 
 
+class OneWindow(Window, frozen=True, kw_only=True):
+    """A known end by itself. `etag`: for If-Match."""
+
+    as_of_seq: int
+    etag: str = ""
+
+
 class ReservedNode(Answer, frozen=True, kw_only=True):
     """A node of a reservation."""
 
@@ -112,6 +119,13 @@ class Reservation(Answer, frozen=True, kw_only=True):
     over_at: str | None
     over_by: str
     capabilities: words.Capabilities = {}
+
+
+class OneReservation(Reservation, frozen=True, kw_only=True):
+    """A reservation by itself. `etag`: for If-Match."""
+
+    as_of_seq: int
+    etag: str = ""
 
 
 class Node(Answer, frozen=True, kw_only=True):
@@ -162,7 +176,7 @@ class DeadLetter(Answer, frozen=True, kw_only=True):
 class NodeDetail(Node, frozen=True, kw_only=True):
     """A node with what was found and runs there. `signals`: open ones, then the newest settled, but for
     `signals_left_out` older ones. `dead_letters`: events of its agent that wait
-    to be replayed. `unheard`: what its silence means to each job on it; empty: it is heard."""
+    to be replayed. `unheard`: what its silence means to each job on it; empty: it is heard. `etag`: for If-Match."""
 
     signals: list[Signal]
     ranks: list[Rank]
@@ -171,6 +185,7 @@ class NodeDetail(Node, frozen=True, kw_only=True):
     dead_letters: int = 0
     unheard: list[Unheard] = []
     signals_left_out: int = 0
+    etag: str = ""
 
 
 class DeviceSeries(Answer, frozen=True, kw_only=True):

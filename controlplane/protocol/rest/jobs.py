@@ -134,7 +134,7 @@ class Unheard(NotHeard, frozen=True, kw_only=True):
 
 class JobDetail(Job, frozen=True, kw_only=True):
     """A job with its spec; `why`: why it is in this state and what is expected next. `unheard`: its
-    nodes that are not heard, and what is concluded from that."""
+    nodes that are not heard, and what is concluded from that. `etag`: for If-Match."""
 
     spec: Json
     layout: Layout | None
@@ -143,6 +143,7 @@ class JobDetail(Job, frozen=True, kw_only=True):
     why: str
     as_of_seq: int
     unheard: list[Unheard] = []
+    etag: str = ""
 
 
 class DryRun(Answer, frozen=True, kw_only=True):

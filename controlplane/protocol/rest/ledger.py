@@ -1,5 +1,7 @@
 """Where the seconds of devices went."""
 
+from typing import Literal
+
 from controlplane.protocol.rest.base import Answer
 from controlplane.protocol.rest.words import CauseKind, TimeClass
 
@@ -42,6 +44,61 @@ class LedgerFailures(Answer, frozen=True, kw_only=True):
     mttf_s: float | None
     mttd_s: float | None
     mttr_s: float | None
+
+
+class BillLine(Answer, frozen=True, kw_only=True):
+    """GPU-seconds of one class of the ledger, apart by whether an `incident` is what they are due to, and what they
+    cost: 0 where they are not `charged` (null: there is no price)."""
+
+    of: TimeClass
+    incident: bool
+    charged: bool
+    gpu_s: float
+    money: float | None
+
+
+class BillJob(Answer, frozen=True, kw_only=True):
+    """One job's part of a bill."""
+
+    id: str
+    name: str
+    charged_gpu_s: float
+    money: float | None
+    not_charged_gpu_s: float
+
+
+class Restated(Answer, frozen=True, kw_only=True):
+    """What the ledger says now beyond what was charged when the month was closed; below 0: less."""
+
+    gpu_s: float
+    money: float | None
+
+
+class Bill(Answer, frozen=True, kw_only=True):
+    """What a project pays for a `month` in UTC. `state`: open, as the ledger has it up to `judged_until`, or closed at
+    `closed_at` and not changed since. All `lines` together are what the project's jobs held in that month, as the
+    ledger has it; those that are charged sum to `charged_gpu_s`. `jobs`: the same by job, the largest first;
+    `jobs_left_out` are not there, with `left_out_gpu_s` that are charged. `restated` stands beside a closed month
+    (null: nothing to restate, or the ledger does not keep all of it any more)."""
+
+    project: str
+    month: str
+    since: str
+    until: str
+    state: Literal["open", "closed"]
+    closed_at: str | None
+    judged_until: str | None
+    price: float | None
+    currency: str | None
+    charged_gpu_s: float
+    charged_money: float | None
+    not_charged_gpu_s: float
+    lines: list[BillLine]
+    jobs: list[BillJob]
+    jobs_left_out: int
+    left_out_gpu_s: float
+    restated: Restated | None
+    as_of_seq: int
 
 
 class Ledger(Answer, frozen=True, kw_only=True):

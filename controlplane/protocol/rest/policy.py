@@ -36,7 +36,7 @@ class PolicyMeasure(Answer, frozen=True, kw_only=True):
 class Policy(Answer, frozen=True, kw_only=True):
     """The policy of the fleet, of a `project`, or of a job (`job_id`) in its project. `number` of the newest document
     (0: none, all is as above it), which is `document`, and `text` as YAML. `version`: what decisions by it carry.
-    `rules` that obey a mode; `modes` and `xids` in force."""
+    `rules` that obey a mode; `modes` and `xids` in force. `etag`: for If-Match."""
 
     project: str | None
     job_id: str | None
@@ -50,6 +50,7 @@ class Policy(Answer, frozen=True, kw_only=True):
     xids: dict[str, str]
     rules: list[str]
     measured: list[PolicyMeasure]
+    etag: str = ""
 
 
 class PolicyVersion(Answer, frozen=True, kw_only=True):

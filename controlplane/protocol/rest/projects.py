@@ -38,8 +38,9 @@ class Member(Answer, frozen=True, kw_only=True):
 
 
 class ProjectDetail(Project, frozen=True, kw_only=True):
-    """With its `members`, by name; the first 500 of `member_count`."""
+    """With its `members`, by name; the first 500 of `member_count`. `etag`: for If-Match."""
 
     members: list[Member]
     member_count: int
     as_of_seq: int
+    etag: str = ""

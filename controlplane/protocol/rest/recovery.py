@@ -76,13 +76,15 @@ class Word(Answer, frozen=True, kw_only=True):
 class DecisionDetail(Decision, frozen=True, kw_only=True):
     """`verdicts` in the order in which they came. `approvals_needed`: so many more people have to approve it;
     `acts_at`: it is carried out then unless somebody objects, if it is still recommended (null: it waits for a person).
-    `reach`: what it would touch. `capabilities`: by act why it cannot be done, "" where it can."""
+    `reach`: what it would touch. `capabilities`: by act why it cannot be done, "" where it can. `etag`: for
+    If-Match."""
 
     verdicts: list[Word]
     approvals_needed: int
     acts_at: str | None
     reach: list[str]
     capabilities: words.Capabilities
+    etag: str = ""
 
 
 class Request(Answer, frozen=True, kw_only=True):
@@ -118,10 +120,11 @@ class Request(Answer, frozen=True, kw_only=True):
 
 
 class RequestDetail(Request, frozen=True, kw_only=True):
-    """A request with those that are its parts, oldest first: the evictions of a drain."""
+    """A request with those that are its parts, oldest first: the evictions of a drain. `etag`: for If-Match."""
 
     parts: list[Request]
     as_of_seq: int
+    etag: str = ""
 
 
 class Check(Answer, frozen=True, kw_only=True):
@@ -284,7 +287,8 @@ class IncidentDetail(Incident, frozen=True, kw_only=True):
     """An incident with all that belongs to it. `findings`: what the Flight Recorders of
     each hung replica say, with state, culprits, group, operation and sizes; `first_failure`: the
     rank that failed first across all that ended by themselves, and the end of its log;
-    `stack_groups`: where the training threads of all ranks stood; `parts`: of one that several jobs share, theirs."""
+    `stack_groups`: where the training threads of all ranks stood; `parts`: of one that several jobs share, theirs.
+    `etag`: for If-Match."""
 
     signals: list[Signal]
     decisions: list[Decision]
@@ -295,3 +299,4 @@ class IncidentDetail(Incident, frozen=True, kw_only=True):
     events: list[Event]
     parts: list[Incident] = []
     as_of_seq: int
+    etag: str = ""

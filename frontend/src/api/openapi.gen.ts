@@ -135,6 +135,7 @@ export interface paths {
         /**
          * One decision
          * @description With its evidence, alternatives and commands; of one that was only recommended also what people said of it.
+         *     Has an ETag.
          */
         get: operations["controlplane_api_routers_recovery_get_decision"];
         put?: never;
@@ -300,7 +301,7 @@ export interface paths {
         };
         /**
          * List incidents
-         * @description Newest first.
+         * @description Newest first, unless `sort` says otherwise.
          */
         get: operations["controlplane_api_routers_recovery_list_incidents"];
         put?: never;
@@ -320,7 +321,7 @@ export interface paths {
         };
         /**
          * One incident
-         * @description With its signals, decisions and their commands, stacks and events.
+         * @description With its signals, decisions and their commands, stacks and events. Has an ETag.
          */
         get: operations["controlplane_api_routers_recovery_get_incident"];
         put?: never;
@@ -382,7 +383,7 @@ export interface paths {
         };
         /**
          * List jobs
-         * @description Newest first.
+         * @description Newest first, unless `sort` says otherwise; at equal priority or name by when they were submitted.
          */
         get: operations["controlplane_api_routers_jobs_list_jobs"];
         put?: never;
@@ -1042,7 +1043,7 @@ export interface paths {
         };
         /**
          * List nodes
-         * @description With their devices and newest readings, by name.
+         * @description With their devices and newest readings, by name unless `sort` says otherwise.
          */
         get: operations["controlplane_api_routers_fleet_list_nodes"];
         put?: never;
@@ -1062,7 +1063,7 @@ export interface paths {
         };
         /**
          * One node
-         * @description By id, or by name. With its ranks, recent signals and events.
+         * @description By id, or by name. With its ranks, recent signals and events. Has an ETag.
          */
         get: operations["controlplane_api_routers_fleet_get_node"];
         put?: never;
@@ -1391,7 +1392,7 @@ export interface paths {
         /**
          * The policy in force
          * @description Of the fleet, a project or a job: the document, every field in force with the provenance of its default, and what
-         *     was measured here of the things that its timeouts bound.
+         *     was measured here of the things that its timeouts bound. Has an ETag.
          */
         get: operations["controlplane_api_routers_policy_get_policy"];
         put?: never;
@@ -1575,8 +1576,8 @@ export interface paths {
         /**
          * Change a policy
          * @description A document that names the fields that differ from the defaults, or for a project or job from what is above it.
-         *     422 with every fault; 409 where `parent` is not the newest version any more, so that two editors never overwrite
-         *     each other.
+         *     422 with every fault; 409 where `parent` is not the newest version any more, 412 where If-Match names another one,
+         *     428 without both, so that two editors never overwrite each other.
          */
         post: operations["controlplane_api_routers_policy_put"];
         delete?: never;
@@ -1660,9 +1661,30 @@ export interface paths {
         };
         /**
          * One project
-         * @description With its members.
+         * @description With its members. Has an ETag.
          */
         get: operations["controlplane_api_routers_projects_get_project"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/projects/{name}/bill": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * A project's bill
+         * @description What it pays for a month, by class of the ledger and by job. A month is closed some days after its end; what the
+         *     ledger says of it later is a line of its own.
+         */
+        get: operations["controlplane_api_routers_projects_get_bill"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1781,7 +1803,7 @@ export interface paths {
         };
         /**
          * One request
-         * @description With its parts, the evictions of a drain.
+         * @description With its parts, the evictions of a drain. Has an ETag.
          */
         get: operations["controlplane_api_routers_requests_get_request"];
         put?: never;
@@ -1832,6 +1854,26 @@ export interface paths {
          *     there, and before it no others that are not expected to be over by then; what runs there stays.
          */
         post: operations["controlplane_api_routers_reservations_reserve"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/reservations/{reservation_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * One reservation
+         * @description Has an ETag. Of a project that you do not see its nodes and times alone.
+         */
+        get: operations["controlplane_api_routers_reservations_get_reservation"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1970,6 +2012,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/windows/{window_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * One window
+         * @description Has an ETag.
+         */
+        get: operations["controlplane_api_routers_windows_get_window"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/windows/{window_id}:cancel": {
         parameters: {
             query?: never;
@@ -2013,6 +2075,16 @@ export interface components {
             reservation: string | null;
             /** @default null */
             window: string | null;
+        };
+        /**
+         * ActOfJob
+         * @description `expected_attempt`: refused where the job's newest attempt is another one; 0: it has none yet.
+         */
+        ActOfJob: {
+            /** @default null */
+            expected_attempt: number | null;
+            /** @description Why; kept in the audit log. */
+            reason: string;
         };
         /**
          * AllocationsTraced
@@ -2144,6 +2216,12 @@ export interface components {
              */
             actor?: string | null;
             /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
+            /**
              * Cursor
              * @description `next` of the page before.
              */
@@ -2243,6 +2321,76 @@ export interface components {
             min_decisions: number;
             /** @default 0.02 */
             tolerance: number;
+        };
+        /**
+         * Bill
+         * @description What a project pays for a `month` in UTC. `state`: open, as the ledger has it up to `judged_until`, or closed at
+         *         `closed_at` and not changed since. All `lines` together are what the project's jobs held in that month, as the
+         *         ledger has it; those that are charged sum to `charged_gpu_s`. `jobs`: the same by job, the largest first;
+         *         `jobs_left_out` are not there, with `left_out_gpu_s` that are charged. `restated` stands beside a closed month
+         *         (null: nothing to restate, or the ledger does not keep all of it any more).
+         */
+        Bill: {
+            as_of_seq: number;
+            charged_gpu_s: number;
+            charged_money: number | null;
+            closed_at: string | null;
+            currency: string | null;
+            jobs: components["schemas"]["BillJob"][];
+            jobs_left_out: number;
+            judged_until: string | null;
+            left_out_gpu_s: number;
+            lines: components["schemas"]["BillLine"][];
+            month: string;
+            not_charged_gpu_s: number;
+            price: number | null;
+            project: string;
+            restated: components["schemas"]["Restated"] | null;
+            since: string;
+            /** @enum {unknown} */
+            state: "closed" | "open";
+            until: string;
+        };
+        /**
+         * BillJob
+         * @description One job's part of a bill.
+         */
+        BillJob: {
+            charged_gpu_s: number;
+            id: string;
+            money: number | null;
+            name: string;
+            not_charged_gpu_s: number;
+        };
+        /**
+         * BillLine
+         * @description GPU-seconds of one class of the ledger, apart by whether an `incident` is what they are due to, and what they
+         *         cost: 0 where they are not `charged` (null: there is no price).
+         */
+        BillLine: {
+            charged: boolean;
+            gpu_s: number;
+            incident: boolean;
+            money: number | null;
+            /** @enum {string} */
+            of: "productive" | "degraded" | "checkpoint" | "stall" | "recovery" | "lost_work" | "preempted" | "idle_spare" | "idle" | "cordoned" | "down" | "not_observed";
+        };
+        /**
+         * BillQuery
+         * @description Which month, and how much of it by job.
+         */
+        BillQuery: {
+            /**
+             * Limit
+             * @description Jobs, the largest first.
+             * @default 100
+             */
+            limit: number;
+            /**
+             * Month
+             * @description YYYY-MM, in UTC; absent: this one.
+             */
+            month?: string | null;
         };
         /**
          * Breaker
@@ -2453,6 +2601,8 @@ export interface components {
          */
         CommandRank: {
             command: components["schemas"]["CollectGarbage"] | components["schemas"]["TraceAllocations"];
+            /** @default null */
+            expected_attempt: number | null;
             rank: number;
             /** @description Why; kept in the audit log. */
             reason: string;
@@ -2497,6 +2647,8 @@ export interface components {
             diagnostic: string;
             /** @default null */
             duration_s: number | null;
+            /** @default null */
+            expected_attempt: number | null;
             rank: number;
             /** @description Why; kept in the audit log. */
             reason: string;
@@ -2546,7 +2698,8 @@ export interface components {
          * DecisionDetail
          * @description `verdicts` in the order in which they came. `approvals_needed`: so many more people have to approve it;
          *         `acts_at`: it is carried out then unless somebody objects, if it is still recommended (null: it waits for a person).
-         *         `reach`: what it would touch. `capabilities`: by act why it cannot be done, "" where it can.
+         *         `reach`: what it would touch. `capabilities`: by act why it cannot be done, "" where it can. `etag`: for
+         *         If-Match.
          */
         DecisionDetail: {
             actions: Record<string, unknown>[];
@@ -2565,6 +2718,8 @@ export interface components {
             decide_s: number;
             epoch_after: number;
             epoch_before: number;
+            /** @default  */
+            etag: string;
             evidence: {
                 [key: string]: string | number | boolean | null;
             };
@@ -2593,6 +2748,12 @@ export interface components {
          * @description `routine` true or false shows only those; absent shows both.
          */
         DecisionQuery: {
+            /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
             /**
              * Cursor
              * @description `next` of the page before.
@@ -2750,6 +2911,12 @@ export interface components {
             /** Command Id */
             command_id?: string | null;
             /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
+            /**
              * Cursor
              * @description `next` of the page before.
              */
@@ -2880,6 +3047,8 @@ export interface components {
          * @description Which replica slot, and why.
          */
         EvictReplica: {
+            /** @default null */
+            expected_attempt: number | null;
             /** @description Why; kept in the audit log. */
             reason: string;
             replica: number;
@@ -2914,6 +3083,8 @@ export interface components {
          * @description Which rank, which fault (`protocol.rank_faults`), and why.
          */
         FaultRank: {
+            /** @default null */
+            expected_attempt: number | null;
             fault: string;
             rank: number;
             /** @description Why; kept in the audit log. */
@@ -3191,6 +3362,7 @@ export interface components {
          *         each hung replica say, with state, culprits, group, operation and sizes; `first_failure`: the
          *         rank that failed first across all that ended by themselves, and the end of its log;
          *         `stack_groups`: where the training threads of all ranks stood; `parts`: of one that several jobs share, theirs.
+         *         `etag`: for If-Match.
          */
         IncidentDetail: {
             acknowledged_at: string | null;
@@ -3203,6 +3375,8 @@ export interface components {
             };
             certificate: components["schemas"]["Certificate"] | null;
             decisions: components["schemas"]["Decision"][];
+            /** @default  */
+            etag: string;
             events: components["schemas"]["Event"][];
             /** @default [] */
             findings: Record<string, unknown>[];
@@ -3244,6 +3418,12 @@ export interface components {
          */
         IncidentFilter: {
             /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
+            /**
              * Cursor
              * @description `next` of the page before.
              */
@@ -3266,6 +3446,18 @@ export interface components {
              * @default
              */
             q: string;
+            /**
+             * Since
+             * @description Opened at this instant or later.
+             */
+            since?: string | null;
+            /**
+             * Sort
+             * @description By when it was opened; - is downwards.
+             * @default -opened
+             * @enum {string}
+             */
+            sort: "-opened" | "opened";
             /**
              * State
              * @description One state, or several with commas.
@@ -3364,7 +3556,7 @@ export interface components {
         /**
          * JobDetail
          * @description A job with its spec; `why`: why it is in this state and what is expected next. `unheard`: its
-         *         nodes that are not heard, and what is concluded from that.
+         *         nodes that are not heard, and what is concluded from that. `etag`: for If-Match.
          */
         JobDetail: {
             as_of_seq: number;
@@ -3379,6 +3571,8 @@ export interface components {
             created_at: string;
             epoch: number;
             eta_s: number | null;
+            /** @default  */
+            etag: string;
             ettr: number | null;
             /**
              * @default observed
@@ -3436,6 +3630,12 @@ export interface components {
          */
         JobFilter: {
             /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
+            /**
              * Cursor
              * @description `next` of the page before.
              */
@@ -3459,6 +3659,12 @@ export interface components {
              */
             limit: number;
             /**
+             * Node
+             * @description That hold a device of this node now, by id or name.
+             * @default
+             */
+            node: string;
+            /**
              * Project
              * @description Of this project alone.
              * @default
@@ -3470,6 +3676,18 @@ export interface components {
              * @default
              */
             q: string;
+            /**
+             * Since
+             * @description Submitted at this instant or later.
+             */
+            since?: string | null;
+            /**
+             * Sort
+             * @description By when it was submitted, its priority or its name; - is downwards.
+             * @default -created
+             * @enum {string}
+             */
+            sort: "-created" | "created" | "-priority" | "priority" | "name" | "-name";
             /**
              * State
              * @description One state, or several with commas.
@@ -3732,6 +3950,12 @@ export interface components {
          */
         LetterFilter: {
             /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
+            /**
              * Cursor
              * @description `next` of the page before.
              */
@@ -3744,6 +3968,29 @@ export interface components {
             limit: number;
             /** State */
             state?: ("waiting" | "replayed" | "discarded") | null;
+        };
+        /**
+         * Listing
+         * @description Query parameters of a list whose rows can be counted.
+         */
+        Listing: {
+            /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
+            /**
+             * Cursor
+             * @description `next` of the page before.
+             */
+            cursor?: string | null;
+            /**
+             * Limit
+             * @description Rows of a page.
+             * @default 50
+             */
+            limit: number;
         };
         /**
          * LocalTier
@@ -4042,12 +4289,13 @@ export interface components {
         /**
          * NewPolicy
          * @description A policy document as YAML or JSON `text`. `parent`: the newest version that its author knows, 0 where there is
-         *         none. `job_id`: of this job, `project`: of this project; neither: the fleet's.
+         *         none; not needed beside If-Match. `job_id`: of this job, `project`: of this project; neither: the fleet's.
          */
         NewPolicy: {
             /** @default  */
             job_id: string;
-            parent: number;
+            /** @default null */
+            parent: number | null;
             /** @default  */
             project: string;
             /** @description Why; kept in the audit log. */
@@ -4178,7 +4426,7 @@ export interface components {
          * NodeDetail
          * @description A node with what was found and runs there. `signals`: open ones, then the newest settled, but for
          *         `signals_left_out` older ones. `dead_letters`: events of its agent that wait
-         *         to be replayed. `unheard`: what its silence means to each job on it; empty: it is heard.
+         *         to be replayed. `unheard`: what its silence means to each job on it; empty: it is heard. `etag`: for If-Match.
          */
         NodeDetail: {
             /** @default null */
@@ -4195,6 +4443,8 @@ export interface components {
             /** @default 0 */
             dead_letters: number;
             devices: components["schemas"]["Device"][];
+            /** @default  */
+            etag: string;
             events: components["schemas"]["Event"][];
             /** @default false */
             held: boolean;
@@ -4241,6 +4491,12 @@ export interface components {
          */
         NodeFilter: {
             /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
+            /**
              * Cursor
              * @description `next` of the page before.
              */
@@ -4263,6 +4519,13 @@ export interface components {
              * @default
              */
             q: string;
+            /**
+             * Sort
+             * @description By name; the highest risk of its devices first; the worst first.
+             * @default name
+             * @enum {string}
+             */
+            sort: "name" | "-name" | "-risk" | "health";
             /** State */
             state?: string | null;
         };
@@ -4299,6 +4562,55 @@ export interface components {
             spike_factor: number;
         };
         /**
+         * OneReservation
+         * @description A reservation by itself. `etag`: for If-Match.
+         */
+        OneReservation: {
+            as_of_seq: number;
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
+            ends_at: string;
+            /** @default  */
+            etag: string;
+            id: string;
+            node_count: number;
+            nodes: components["schemas"]["ReservedNode"][];
+            over_at: string | null;
+            over_by: string;
+            project: string;
+            reason: string;
+            said_at: string;
+            starts_at: string;
+            who: string;
+        };
+        /**
+         * OneWindow
+         * @description A known end by itself. `etag`: for If-Match.
+         */
+        OneWindow: {
+            as_of_seq: number;
+            back_at: string | null;
+            /** @default {} */
+            capabilities: {
+                [key: string]: string;
+            };
+            /** @default  */
+            etag: string;
+            id: string;
+            leaves_at: string;
+            node_id: string;
+            node_name: string;
+            over_at: string | null;
+            over_by: string;
+            reason: string;
+            said_at: string;
+            /** @enum {string} */
+            source: "spot" | "window";
+            who: string;
+        };
+        /**
          * Overview
          * @description The fleet on one page. `goodput_24h` None: no job ran, or none can be judged yet; `goodput_estimated`: of some
          *         job in it the full strength was not seen yet; `goodput_unjudged` jobs committed too few steps to be in it.
@@ -4327,23 +4639,6 @@ export interface components {
             open_incidents: number;
             recent_decisions: components["schemas"]["Decision"][];
             recent_incidents: components["schemas"]["Incident"][];
-        };
-        /**
-         * Paging
-         * @description Query parameters of a list.
-         */
-        Paging: {
-            /**
-             * Cursor
-             * @description `next` of the page before.
-             */
-            cursor?: string | null;
-            /**
-             * Limit
-             * @description Rows of a page.
-             * @default 50
-             */
-            limit: number;
         };
         /**
          * Parallelism
@@ -4390,6 +4685,12 @@ export interface components {
          */
         PartQuery: {
             /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
+            /**
              * Cursor
              * @description `next` of the page before.
              */
@@ -4429,10 +4730,12 @@ export interface components {
          * Policy
          * @description The policy of the fleet, of a `project`, or of a job (`job_id`) in its project. `number` of the newest document
          *         (0: none, all is as above it), which is `document`, and `text` as YAML. `version`: what decisions by it carry.
-         *         `rules` that obey a mode; `modes` and `xids` in force.
+         *         `rules` that obey a mode; `modes` and `xids` in force. `etag`: for If-Match.
          */
         Policy: {
             document: Record<string, unknown>;
+            /** @default  */
+            etag: string;
             fields: components["schemas"]["PolicyField"][];
             job_id: string | null;
             job_name: string | null;
@@ -4523,7 +4826,8 @@ export interface components {
         PolicyRollback: {
             /** @default  */
             job_id: string;
-            parent: number;
+            /** @default null */
+            parent: number | null;
             /** @default  */
             project: string;
             /** @description Why; kept in the audit log. */
@@ -4579,7 +4883,7 @@ export interface components {
             status: number;
             title: string;
             /** @enum {string} */
-            type: "https://holdfast.dev/problems/bad-request" | "https://holdfast.dev/problems/unknown-parameter" | "https://holdfast.dev/problems/bad-cursor" | "https://holdfast.dev/problems/unauthenticated" | "https://holdfast.dev/problems/bad-credentials" | "https://holdfast.dev/problems/forbidden" | "https://holdfast.dev/problems/csrf" | "https://holdfast.dev/problems/not-found" | "https://holdfast.dev/problems/method-not-allowed" | "https://holdfast.dev/problems/conflict" | "https://holdfast.dev/problems/still-running" | "https://holdfast.dev/problems/gone" | "https://holdfast.dev/problems/too-large" | "https://holdfast.dev/problems/unsupported-media-type" | "https://holdfast.dev/problems/invalid" | "https://holdfast.dev/problems/invalid-spec" | "https://holdfast.dev/problems/idempotency-key-reused" | "https://holdfast.dev/problems/too-many-requests" | "https://holdfast.dev/problems/internal" | "https://holdfast.dev/problems/unavailable";
+            type: "https://holdfast.dev/problems/bad-request" | "https://holdfast.dev/problems/unknown-parameter" | "https://holdfast.dev/problems/bad-cursor" | "https://holdfast.dev/problems/unauthenticated" | "https://holdfast.dev/problems/bad-credentials" | "https://holdfast.dev/problems/forbidden" | "https://holdfast.dev/problems/csrf" | "https://holdfast.dev/problems/not-found" | "https://holdfast.dev/problems/method-not-allowed" | "https://holdfast.dev/problems/conflict" | "https://holdfast.dev/problems/still-running" | "https://holdfast.dev/problems/gone" | "https://holdfast.dev/problems/precondition-failed" | "https://holdfast.dev/problems/too-large" | "https://holdfast.dev/problems/unsupported-media-type" | "https://holdfast.dev/problems/invalid" | "https://holdfast.dev/problems/invalid-spec" | "https://holdfast.dev/problems/idempotency-key-reused" | "https://holdfast.dev/problems/precondition-required" | "https://holdfast.dev/problems/too-many-requests" | "https://holdfast.dev/problems/internal" | "https://holdfast.dev/problems/unavailable";
         };
         /**
          * Project
@@ -4610,7 +4914,7 @@ export interface components {
         };
         /**
          * ProjectDetail
-         * @description With its `members`, by name; the first 500 of `member_count`.
+         * @description With its `members`, by name; the first 500 of `member_count`. `etag`: for If-Match.
          */
         ProjectDetail: {
             as_of_seq: number;
@@ -4619,6 +4923,8 @@ export interface components {
             created_at: string;
             created_by: string;
             description: string;
+            /** @default  */
+            etag: string;
             in_use_gpus: number;
             lend_limit_gpus: number | null;
             live_jobs: number;
@@ -5067,7 +5373,7 @@ export interface components {
         };
         /**
          * RequestDetail
-         * @description A request with those that are its parts, oldest first: the evictions of a drain.
+         * @description A request with those that are its parts, oldest first: the evictions of a drain. `etag`: for If-Match.
          */
         RequestDetail: {
             answer: string;
@@ -5080,6 +5386,8 @@ export interface components {
             decision_id: string | null;
             drain: string | null;
             ended_at: string | null;
+            /** @default  */
+            etag: string;
             fault: string;
             id: string;
             job_id: string | null;
@@ -5106,6 +5414,12 @@ export interface components {
          * @description Query of the list of requests.
          */
         RequestFilter: {
+            /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
             /**
              * Cursor
              * @description `next` of the page before.
@@ -5174,6 +5488,12 @@ export interface components {
          * @description Query of the list of reservations.
          */
         ReservationFilter: {
+            /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
             /**
              * Cursor
              * @description `next` of the page before.
@@ -5343,6 +5663,14 @@ export interface components {
             replica: number | null;
             rung: string;
             sentence: string;
+        };
+        /**
+         * Restated
+         * @description What the ledger says now beyond what was charged when the month was closed; below 0: less.
+         */
+        Restated: {
+            gpu_s: number;
+            money: number | null;
         };
         /**
          * RiskTrigger
@@ -5840,6 +6168,12 @@ export interface components {
          */
         TokenFilter: {
             /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
+            /**
              * Cursor
              * @description `next` of the page before.
              */
@@ -6129,6 +6463,12 @@ export interface components {
          */
         VersionFilter: {
             /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
+            /**
              * Cursor
              * @description `next` of the page before.
              */
@@ -6248,6 +6588,12 @@ export interface components {
          * @description Query of the list of windows.
          */
         WindowFilter: {
+            /**
+             * Count
+             * @description Count the rows of all pages together, as `total`.
+             * @default false
+             */
+            count: boolean;
             /**
              * Cursor
              * @description `next` of the page before.
@@ -6423,6 +6769,15 @@ export interface components {
                 "application/problem+json": components["schemas"]["Problem"];
             };
         };
+        /** @description Changed meanwhile */
+        Problem412: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
         /** @description Too large */
         Problem413: {
             headers: {
@@ -6443,6 +6798,15 @@ export interface components {
         };
         /** @description Not valid */
         Problem422: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Name what you have read */
+        Problem428: {
             headers: {
                 [name: string]: unknown;
             };
@@ -6484,6 +6848,7 @@ export interface components {
     pathItems: never;
 }
 export type Accepted = components['schemas']['Accepted'];
+export type ActOfJob = components['schemas']['ActOfJob'];
 export type AllocationsTraced = components['schemas']['AllocationsTraced'];
 export type Alternative = components['schemas']['Alternative'];
 export type Attempt = components['schemas']['Attempt'];
@@ -6494,6 +6859,10 @@ export type AuditFilter = components['schemas']['AuditFilter'];
 export type AuditLine = components['schemas']['AuditLine'];
 export type AuditState = components['schemas']['AuditState'];
 export type Bar = components['schemas']['Bar'];
+export type Bill = components['schemas']['Bill'];
+export type BillJob = components['schemas']['BillJob'];
+export type BillLine = components['schemas']['BillLine'];
+export type BillQuery = components['schemas']['BillQuery'];
 export type Breaker = components['schemas']['Breaker'];
 export type Budget = components['schemas']['Budget'];
 export type Capacity = components['schemas']['Capacity'];
@@ -6556,6 +6925,7 @@ export type LedgerFailures = components['schemas']['LedgerFailures'];
 export type LedgerQuery = components['schemas']['LedgerQuery'];
 export type LedgerRow = components['schemas']['LedgerRow'];
 export type LetterFilter = components['schemas']['LetterFilter'];
+export type Listing = components['schemas']['Listing'];
 export type LocalTier = components['schemas']['LocalTier'];
 export type Log = components['schemas']['Log'];
 export type LogQuery = components['schemas']['LogQuery'];
@@ -6585,8 +6955,9 @@ export type NodeEnd = components['schemas']['NodeEnd'];
 export type NodeFilter = components['schemas']['NodeFilter'];
 export type NotHeard = components['schemas']['NotHeard'];
 export type Numerics = components['schemas']['Numerics'];
+export type OneReservation = components['schemas']['OneReservation'];
+export type OneWindow = components['schemas']['OneWindow'];
 export type Overview = components['schemas']['Overview'];
-export type Paging = components['schemas']['Paging'];
 export type Parallelism = components['schemas']['Parallelism'];
 export type Part = components['schemas']['Part'];
 export type PartQuery = components['schemas']['PartQuery'];
@@ -6636,6 +7007,7 @@ export type ReservedNode = components['schemas']['ReservedNode'];
 export type Resiliency = components['schemas']['Resiliency'];
 export type Resources = components['schemas']['Resources'];
 export type RestartEntry = components['schemas']['RestartEntry'];
+export type Restated = components['schemas']['Restated'];
 export type RiskTrigger = components['schemas']['RiskTrigger'];
 export type Scheduling = components['schemas']['Scheduling'];
 export type SectionTimeout = components['schemas']['SectionTimeout'];
@@ -6692,9 +7064,11 @@ export type ResponseProblem403 = components['responses']['Problem403'];
 export type ResponseProblem404 = components['responses']['Problem404'];
 export type ResponseProblem409 = components['responses']['Problem409'];
 export type ResponseProblem410 = components['responses']['Problem410'];
+export type ResponseProblem412 = components['responses']['Problem412'];
 export type ResponseProblem413 = components['responses']['Problem413'];
 export type ResponseProblem415 = components['responses']['Problem415'];
 export type ResponseProblem422 = components['responses']['Problem422'];
+export type ResponseProblem428 = components['responses']['Problem428'];
 export type ResponseProblem429 = components['responses']['Problem429'];
 export type ResponseProblem500 = components['responses']['Problem500'];
 export type ResponseProblem503 = components['responses']['Problem503'];
@@ -6707,6 +7081,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 /** @description `user:NAME`, `token:ID`, `node:NAME`, `policy`, ... */
                 actor?: string | null;
                 /** @description Such as `job.cancel`; `login.*` for all that begin so. */
@@ -6824,6 +7200,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
             };
             header?: never;
             path?: never;
@@ -6922,7 +7300,12 @@ export interface operations {
     controlplane_api_routers_recovery_get_decision: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description An ETag: 304 where it still holds. */
+                "If-None-Match"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
+            };
             path: {
                 decision_id: string;
             };
@@ -6939,10 +7322,18 @@ export interface operations {
                     "application/json": components["schemas"]["DecisionDetail"];
                 };
             };
+            /** @description Not modified */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             400: components["responses"]["Problem400"];
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            412: components["responses"]["Problem412"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];
@@ -6954,6 +7345,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 decision_id: string;
@@ -6980,6 +7373,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -6993,6 +7387,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 decision_id: string;
@@ -7019,6 +7415,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7032,6 +7429,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 decision_id: string;
@@ -7058,6 +7457,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7257,10 +7657,16 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 /** @description One state, or several with commas. */
                 state?: string | null;
                 /** @description Part of the title, or of the name of its job or node. */
                 q?: string;
+                /** @description Opened at this instant or later. */
+                since?: string | null;
+                /** @description By when it was opened; - is downwards. */
+                sort?: "-opened" | "opened";
                 /** @description Names of fields, by commas: these alone. Absent: as they are. */
                 fields?: string;
             };
@@ -7296,7 +7702,12 @@ export interface operations {
     controlplane_api_routers_recovery_get_incident: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description An ETag: 304 where it still holds. */
+                "If-None-Match"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
+            };
             path: {
                 incident_id: string;
             };
@@ -7313,10 +7724,18 @@ export interface operations {
                     "application/json": components["schemas"]["IncidentDetail"];
                 };
             };
+            /** @description Not modified */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             400: components["responses"]["Problem400"];
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            412: components["responses"]["Problem412"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];
@@ -7360,6 +7779,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 incident_id: string;
@@ -7386,6 +7807,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -7400,6 +7822,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 /** @description One state, or several with commas. */
                 state?: string | null;
                 /** @description Part of the name or project. */
@@ -7408,6 +7832,12 @@ export interface operations {
                 project?: string;
                 /** @description key=value of the job's labels; several with commas, all of them. */
                 labels?: string;
+                /** @description That hold a device of this node now, by id or name. */
+                node?: string;
+                /** @description Submitted at this instant or later. */
+                since?: string | null;
+                /** @description By when it was submitted, its priority or its name; - is downwards. */
+                sort?: "-created" | "created" | "-priority" | "priority" | "name" | "-name";
                 /** @description Names of fields, by commas: these alone. Absent: as they are. */
                 fields?: string;
             };
@@ -7492,7 +7922,12 @@ export interface operations {
     controlplane_api_routers_jobs_get_job: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description An ETag: 304 where it still holds. */
+                "If-None-Match"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
+            };
             path: {
                 job_id: string;
             };
@@ -7520,6 +7955,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            412: components["responses"]["Problem412"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];
@@ -7562,6 +7998,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 /** @description Names of fields, by commas: these alone. Absent: as they are. */
                 fields?: string;
             };
@@ -7604,6 +8042,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 /** @description Names of fields, by commas: these alone. Absent: as they are. */
                 fields?: string;
             };
@@ -7646,6 +8086,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 /** @description Names of fields, by commas: these alone. Absent: as they are. */
                 fields?: string;
                 routine?: boolean | null;
@@ -7689,6 +8131,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 command_id?: string | null;
             };
             header?: never;
@@ -7777,6 +8221,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 /** @description Names of fields, by commas: these alone. Absent: as they are. */
                 fields?: string;
             };
@@ -8140,6 +8586,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 job_id: string;
@@ -8148,7 +8596,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["WithReason"];
+                "application/json": components["schemas"]["ActOfJob"];
             };
         };
         responses: {
@@ -8166,6 +8614,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -8179,6 +8628,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 job_id: string;
@@ -8187,7 +8638,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["WithReason"];
+                "application/json": components["schemas"]["ActOfJob"];
             };
         };
         responses: {
@@ -8205,6 +8656,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -8218,6 +8670,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 job_id: string;
@@ -8244,6 +8698,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -8257,6 +8712,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 job_id: string;
@@ -8283,6 +8740,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -8296,6 +8754,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 job_id: string;
@@ -8322,6 +8782,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -8335,6 +8796,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 job_id: string;
@@ -8361,6 +8824,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -8374,6 +8838,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 job_id: string;
@@ -8382,7 +8848,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["WithReason"];
+                "application/json": components["schemas"]["ActOfJob"];
             };
         };
         responses: {
@@ -8400,6 +8866,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -8413,6 +8880,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 job_id: string;
@@ -8421,7 +8890,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["WithReason"];
+                "application/json": components["schemas"]["ActOfJob"];
             };
         };
         responses: {
@@ -8439,6 +8908,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -8453,6 +8923,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
             };
             header?: never;
             path?: never;
@@ -8686,9 +9158,13 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 state?: string | null;
                 /** @description Part of the name. */
                 q?: string;
+                /** @description By name; the highest risk of its devices first; the worst first. */
+                sort?: "name" | "-name" | "-risk" | "health";
                 /** @description Names of fields, by commas: these alone. Absent: as they are. */
                 fields?: string;
             };
@@ -8724,7 +9200,12 @@ export interface operations {
     controlplane_api_routers_fleet_get_node: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description An ETag: 304 where it still holds. */
+                "If-None-Match"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
+            };
             path: {
                 node_id: string;
             };
@@ -8741,10 +9222,18 @@ export interface operations {
                     "application/json": components["schemas"]["NodeDetail"];
                 };
             };
+            /** @description Not modified */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             400: components["responses"]["Problem400"];
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            412: components["responses"]["Problem412"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];
@@ -8757,6 +9246,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 state?: ("waiting" | "replayed" | "discarded") | null;
             };
             header?: never;
@@ -8835,6 +9326,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 node_id: string;
@@ -8861,6 +9354,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -8874,6 +9368,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 node_id: string;
@@ -8900,6 +9396,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -8913,6 +9410,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 node_id: string;
@@ -8939,6 +9438,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -9029,6 +9529,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 node_id: string;
@@ -9055,6 +9557,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -9068,6 +9571,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 node_id: string;
@@ -9094,6 +9599,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -9107,6 +9613,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 node_id: string;
@@ -9133,6 +9641,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -9146,6 +9655,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 node_id: string;
@@ -9172,6 +9683,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -9185,6 +9697,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 node_id: string;
@@ -9211,6 +9725,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -9231,7 +9746,10 @@ export interface operations {
                 /** @description Names of fields, by commas: these alone. Absent: as they are. */
                 fields?: string;
             };
-            header?: never;
+            header?: {
+                /** @description An ETag: 304 where it still holds. */
+                "If-None-Match"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -9329,7 +9847,12 @@ export interface operations {
                 /** @description Of this project; not together with a job. */
                 project?: string;
             };
-            header?: never;
+            header?: {
+                /** @description An ETag: 304 where it still holds. */
+                "If-None-Match"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -9344,10 +9867,18 @@ export interface operations {
                     "application/json": components["schemas"]["Policy"];
                 };
             };
+            /** @description Not modified */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             400: components["responses"]["Problem400"];
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            412: components["responses"]["Problem412"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
@@ -9566,6 +10097,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 /** @description Of this job; without it and a project the fleet's. */
                 job_id?: string;
                 /** @description Of this project; not together with a job. */
@@ -9633,6 +10166,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path?: never;
             cookie?: never;
@@ -9657,8 +10192,10 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
+            428: components["responses"]["Problem428"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];
@@ -9706,6 +10243,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path?: never;
             cookie?: never;
@@ -9730,8 +10269,10 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
+            428: components["responses"]["Problem428"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];
@@ -9744,6 +10285,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
             };
             header?: never;
             path?: never;
@@ -9813,7 +10356,12 @@ export interface operations {
     controlplane_api_routers_projects_get_project: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description An ETag: 304 where it still holds. */
+                "If-None-Match"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
+            };
             path: {
                 name: string;
             };
@@ -9830,10 +10378,53 @@ export interface operations {
                     "application/json": components["schemas"]["ProjectDetail"];
                 };
             };
+            /** @description Not modified */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             400: components["responses"]["Problem400"];
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            412: components["responses"]["Problem412"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_projects_get_bill: {
+        parameters: {
+            query?: {
+                /** @description YYYY-MM, in UTC; absent: this one. */
+                month?: string | null;
+                /** @description Jobs, the largest first. */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Bill"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];
@@ -9845,6 +10436,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 name: string;
@@ -9871,6 +10464,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -9884,6 +10478,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 name: string;
@@ -9910,6 +10506,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -9923,6 +10520,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 name: string;
@@ -9949,6 +10548,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -9963,6 +10563,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
             };
             header?: never;
             path?: never;
@@ -10000,6 +10602,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 /** @description One kind, or several with commas. */
                 kind?: string | null;
                 /** @description One state, or several with commas. */
@@ -10043,7 +10647,12 @@ export interface operations {
     controlplane_api_routers_requests_get_request: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description An ETag: 304 where it still holds. */
+                "If-None-Match"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
+            };
             path: {
                 request_id: string;
             };
@@ -10060,10 +10669,18 @@ export interface operations {
                     "application/json": components["schemas"]["RequestDetail"];
                 };
             };
+            /** @description Not modified */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
             400: components["responses"]["Problem400"];
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
+            412: components["responses"]["Problem412"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];
@@ -10075,6 +10692,8 @@ export interface operations {
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 request_id: string;
@@ -10101,6 +10720,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -10115,6 +10735,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 /** @description Only for this project. */
                 project?: string;
                 /** @description Only of this node. */
@@ -10189,12 +10811,56 @@ export interface operations {
             503: components["responses"]["Problem503"];
         };
     };
+    controlplane_api_routers_reservations_get_reservation: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description An ETag: 304 where it still holds. */
+                "If-None-Match"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
+            };
+            path: {
+                reservation_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OneReservation"];
+                };
+            };
+            /** @description Not modified */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            412: components["responses"]["Problem412"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
     controlplane_api_routers_reservations_cancel: {
         parameters: {
             query?: never;
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 reservation_id: string;
@@ -10221,6 +10887,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
@@ -10266,6 +10933,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 /** @description Of all accounts; administrators only. */
                 everybody?: boolean;
             };
@@ -10398,6 +11067,8 @@ export interface operations {
                 limit?: number;
                 /** @description `next` of the page before. */
                 cursor?: string | null;
+                /** @description Count the rows of all pages together, as `total`. */
+                count?: boolean;
                 /** @description Only of this node. */
                 node_id?: string;
                 /** @description Only those that are not over. */
@@ -10469,12 +11140,56 @@ export interface operations {
             503: components["responses"]["Problem503"];
         };
     };
+    controlplane_api_routers_windows_get_window: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description An ETag: 304 where it still holds. */
+                "If-None-Match"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
+            };
+            path: {
+                window_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OneWindow"];
+                };
+            };
+            /** @description Not modified */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            412: components["responses"]["Problem412"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
     controlplane_api_routers_windows_cancel: {
         parameters: {
             query?: never;
             header?: {
                 /** @description Any unique text; the same key and request is carried out once and answered again. */
                 "Idempotency-Key"?: string;
+                /** @description An ETag: 412 where it holds no more. */
+                "If-Match"?: string;
             };
             path: {
                 window_id: string;
@@ -10501,6 +11216,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             404: components["responses"]["Problem404"];
             409: components["responses"]["Problem409"];
+            412: components["responses"]["Problem412"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];

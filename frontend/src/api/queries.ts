@@ -56,7 +56,7 @@ export function isSettled(job: { state: string; finished_at: string | null } | u
 /** All rows of the pages that were read, and how many there are. */
 export function whole<T>(data: InfiniteData<t.Page<T>> | undefined): { rows: T[]; total: number | null; asOfSeq: number } {
   const rows = data?.pages.flatMap((page) => page.items) ?? [];
-  return { rows, total: data?.pages[data.pages.length - 1]?.total ?? null, asOfSeq: data?.pages[0]?.as_of_seq ?? 0 };
+  return { rows, total: data?.pages[0]?.total ?? null, asOfSeq: data?.pages[0]?.as_of_seq ?? 0 };
 }
 
 type Entity = NonNullable<Query<"/events">["entity"]>;
@@ -64,11 +64,12 @@ type Entity = NonNullable<Query<"/events">["entity"]>;
 /** Paths that answer pages. */
 type Listed = { [P in Readable]: Answer<P> extends { items: unknown[] } ? P : never }[Readable];
 
+/** Counted once, with the first page. */
 function listOf<P extends Listed>(key: readonly unknown[], path: P, named: Named<P>, params: Query<P> = {} as Query<P>, settled = false) {
   return infiniteQueryOptions({
     queryKey: [...key, params],
     queryFn: async ({ signal, pageParam }) =>
-      (await get(path, named, { limit: PAGE, ...params, cursor: pageParam } as Query<P>, signal)) as t.Page<Item<P>>,
+      (await get(path, named, { limit: PAGE, count: pageParam === null || null, ...params, cursor: pageParam } as Query<P>, signal)) as t.Page<Item<P>>,
     initialPageParam: null as string | null,
     getNextPageParam: (page) => page.next,
     refetchInterval: settled ? false : every(POLL_MS),
@@ -202,7 +203,7 @@ export const queue = (id: string) =>
 /** All who wait, in line. */
 export const waiting = () => listOf(keys.queue, "/queue", {});
 export const reservations = () =>
-  queryOptions({ queryKey: keys.reservations, queryFn: ({ signal }) => get("/reservations", {}, { holds: true, limit: LARGE_PAGE }, signal), refetchInterval: every(POLL_MS) });
+  queryOptions({ queryKey: keys.reservations, queryFn: ({ signal }) => get("/reservations", {}, { holds: true, count: true, limit: LARGE_PAGE }, signal), refetchInterval: every(POLL_MS) });
 export const reservationsOf = (nodeId: string) =>
   queryOptions({ queryKey: [...keys.reservations, nodeId], queryFn: ({ signal }) => get("/reservations", {}, { holds: true, node_id: nodeId }, signal), refetchInterval: every(POLL_MS) });
 export const capacity = () => queryOptions({ queryKey: keys.capacity, queryFn: ({ signal }) => get("/capacity", {}, {}, signal), refetchInterval: every(POLL_MS) });
@@ -261,7 +262,7 @@ export const decision = (id: string) =>
   });
 
 /** Read when they are looked at, and by each poll. */
-export const audit = (filter: Query<"/audit">) => listOf(["audit"], "/audit", {}, filter);
+export const audit = (filter: Query<"/audit">) => listOf(["audit"], "/audit", {}, { ...filter, count: false });
 export const auditState = () => queryOptions({ queryKey: ["audit", "state"], queryFn: ({ signal }) => get("/audit/state", {}, {}, signal), refetchInterval: every(POLL_MS) });
 export const settings = () => queryOptions({ queryKey: ["settings"], queryFn: ({ signal }) => get("/settings", {}, {}, signal), staleTime: 60_000 });
 export const tokens = (everybody: boolean) => listOf(keys.tokens, "/tokens", {}, { everybody });
@@ -279,6 +280,13 @@ export const ledger = (by: Query<"/ledger">["by"], windowS: number, scope: Pick<
   queryOptions({
     queryKey: ["ledger", by, windowS, scope],
     queryFn: ({ signal }) => get("/ledger", {}, { by, window_s: windowS, ...scope }, signal),
+    refetchInterval: every(POLL_MS),
+  });
+
+export const bill = (name: string, month: string) =>
+  queryOptions({
+    queryKey: [...keys.project(name), "bill", month],
+    queryFn: ({ signal }) => get("/projects/{name}/bill", { name }, { month }, signal),
     refetchInterval: every(POLL_MS),
   });
 

@@ -21,7 +21,7 @@ type Row = FoundJob | FoundNode | FoundIncident;
 const rows = (kind: Kind, q: string) =>
   queryOptions({
     queryKey: [...queries.keys.found, kind, q],
-    queryFn: async ({ signal }) => (await get(AT[kind], {}, { q, limit: ROWS, fields: FIELDS[kind] }, signal)) as unknown as Page<Row>,
+    queryFn: async ({ signal }) => (await get(AT[kind], {}, { q, count: true, limit: ROWS, fields: FIELDS[kind] }, signal)) as unknown as Page<Row>,
     staleTime: FRESH_MS,
     placeholderData: keepPreviousData,
     retry: false,

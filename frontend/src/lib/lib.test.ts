@@ -126,7 +126,7 @@ describe("phases", () => {
   });
 
   it("are in the text for the post-mortem", () => {
-    const incident: IncidentDetail = { id: "inc_1", job_id: null, job_name: null, node_id: null, node_name: null, title: "Rank lost", state: "open", opened_at: "t", recovered_at: null, resolved_at: null, recovery_s: null, outcome: "", resolution: "", needs_hardware: false, acknowledged_at: null, acknowledged_by: "", acknowledgement: "", phases, stall_others_s: null, stall_s: null, certificate: null, as_of_seq: 1, signals: [], decisions: [], stacks: [], events: [], findings: [], first_failure: null, stack_groups: null, shared: "", part_of: null, parts: [], capabilities: {} };
+    const incident: IncidentDetail = { etag: "", id: "inc_1", job_id: null, job_name: null, node_id: null, node_name: null, title: "Rank lost", state: "open", opened_at: "t", recovered_at: null, resolved_at: null, recovery_s: null, outcome: "", resolution: "", needs_hardware: false, acknowledged_at: null, acknowledged_by: "", acknowledgement: "", phases, stall_others_s: null, stall_s: null, certificate: null, as_of_seq: 1, signals: [], decisions: [], stacks: [], events: [], findings: [], first_failure: null, stack_groups: null, shared: "", part_of: null, parts: [], capabilities: {} };
     expect(incidentText(incident)).toContain("detect: 0.40 s");
     expect(incidentText(incident)).toContain("Phases, seconds since the fault:");
     expect(incidentText({ ...incident, phases: [{ name: "ordered", at: "", since_fault_s: 0 }] })).toContain("Phases, seconds since the request:");

@@ -183,9 +183,9 @@ describe("lists", () => {
     expect(shownOf(200, null, true, "job", "jobs")).toBe("200 or more jobs");
   });
 
-  it("are all pages together, with the newest count", () => {
-    const data = { pages: [{ items: [1, 2], next: "c", as_of_seq: 7, total: 4 }, { items: [3], next: null, as_of_seq: 9, total: 3 }], pageParams: [] };
-    expect(whole(data)).toEqual({ rows: [1, 2, 3], total: 3, asOfSeq: 7 });
+  it("are all pages together, counted with the first one alone", () => {
+    const data = { pages: [{ items: [1, 2], next: "c", as_of_seq: 7, total: 4 }, { items: [3], next: null, as_of_seq: 9, total: null }], pageParams: [] };
+    expect(whole(data)).toEqual({ rows: [1, 2, 3], total: 4, asOfSeq: 7 });
   });
 });
 

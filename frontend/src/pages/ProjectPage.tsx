@@ -8,6 +8,7 @@ import { count, words } from "../lib/format";
 import { ENDED_STATES } from "../lib/jobnow";
 import { paths } from "../lib/paths";
 import { lendsText, limitText, visibilityText } from "../lib/projects";
+import { ProjectBill } from "../components/ProjectBill";
 import { Empty, Figure, Loaded, PageHead, Panel, Skeleton, Time } from "../ui/basics";
 import { Scroll } from "../ui/Scroll";
 import { STYLES, StateBadge } from "../ui/states";
@@ -31,6 +32,7 @@ export function ProjectPage(): ReactElement {
               <Jobs name={project.name} />
               <Members project={project} />
             </div>
+            <ProjectBill name={project.name} />
           </>
         )}
       </Loaded>

@@ -119,7 +119,7 @@ def test_a_jobs_document_narrows_and_is_its_own(caller: Any, job: Job) -> None:
     lease = next(field for field in row["fields"] if field["name"] == "lease_s")
     assert (row["job_name"], row["number"], lease["value"], lease["set_by"]) == (job.name, 1, 30.0, "job")
     assert admin.get("/policy").json()["fields"][0]["value"] == 20.0
-    assert admin.get(f"/policy/versions?job_id={job.id}").json()["total"] == 1
+    assert admin.get(f"/policy/versions?job_id={job.id}&count=true").json()["total"] == 1
     assert admin.get("/policy?job_id=job_none").status_code == 404
 
 
@@ -147,7 +147,7 @@ def test_a_dry_run_stores_nothing_and_says_what_would_be_decided_otherwise(calle
     assert (held["kind"], held["before"]["choice"], held["job_name"]) == ("held", "evict_and_replace", lost.name)
     assert held["after"]["mode"] == "recommend" and held["before"]["cost_gpu_s"] is not None
     assert whole["changes"] == [{"field": "rule_modes.replica_failure", "before": None, "after": "recommend"}]
-    assert selectors.of_fleet() == DEFAULT and operator.get("/policy/versions").json()["total"] == 0
+    assert selectors.of_fleet() == DEFAULT and operator.get("/policy/versions?count=true").json()["total"] == 0
     of_job = operator.post("/policy:replay", hold | {"job_id": lost.id}).json()
     assert [each["kind"] for each in of_job["differences"]] == ["held"]
     assert operator.post("/policy:replay", hold | {"text": "max_acts: 0"}).status_code == 422
@@ -219,8 +219,8 @@ def test_versions_diff_and_roll_back_of_a_project_are_its_own(caller: Any, job: 
     admin.post("/policy:put", body("lease_s: 30", 1, project=name))
     late = admin.post("/policy:put", body("lease_s: 40", 1, project=name))
     assert late.status_code == 409
-    assert admin.get(f"/policy/versions?project={name}").json()["total"] == 2
-    assert admin.get("/policy/versions").json()["total"] == 0
+    assert admin.get(f"/policy/versions?project={name}&count=true").json()["total"] == 2
+    assert admin.get("/policy/versions?count=true").json()["total"] == 0
     found = admin.get(f"/policy/diff?project={name}&before=0&after=2").json()["changes"]
     assert found == [{"field": "lease_s", "before": 10.0, "after": 30.0}]
     back = admin.post("/policy:rollback", {"to": 0, "parent": 2, "reason": "as it was", "project": name})

@@ -27,13 +27,13 @@ def test_the_list_is_paged_newest_first_and_filtered_by_kind_state_and_subject(c
     ada.post(f"/jobs/{job.id}:evict-replica", {"replica": 1, "reason": "slow"})
     node = Node.objects.get(name="node-1")
     ada.post(f"/nodes/{node.id}:drain", {"reason": "new fans"})
-    first = ada.get("/requests?limit=2").json()
+    first = ada.get("/requests?limit=2&count=true").json()
     assert (first["total"], [row["kind"] for row in first["items"]]) == (5, ["drain", "evict"])
     rest = ada.get(f"/requests?limit=4&cursor={first['next']}").json()
     assert ([row["reason"] for row in rest["items"]], rest["next"]) == (["wish 2", "wish 1", "wish 0"], None)
     drains = ada.get(f"/requests?kind=drain&node_id={node.id}&state=open,taken").json()["items"]
     assert [(row["node_name"], row["job_id"], row["state"]) for row in drains] == [("node-1", None, "open")]
-    assert ada.get(f"/requests?job_id={job.id}&kind=evict,fault").json()["total"] == 1
+    assert ada.get(f"/requests?job_id={job.id}&kind=evict,fault&count=true").json()["total"] == 1
     for query in ("kind=meteor", "state=forgotten"):
         answer = ada.get(f"/requests?{query}")
         assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, f"/query/{query.split('=')[0]}")

@@ -16,6 +16,7 @@ from controlplane.protocol import rest
 from controlplane.sdk import (
     AsyncClient,
     AuthError,
+    ChangedError,
     Client,
     ConflictError,
     ForbiddenError,
@@ -231,3 +232,32 @@ def test_the_client_needs_neither_django_nor_torch() -> None:
     program = "import sys, controlplane.sdk; sys.stderr.write(str({'django', 'torch'} & set(sys.modules) or ''))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_change_rests_on_what_was_read_where_it_is_told_so_and_on_nothing_else() -> None:
+    answer, seen = script(httpx.Response(202, json=ACCEPTED))
+    api = client(answer)
+    api.jobs.cancel("job_1", "why", if_match='"1-2.3"', expected_attempt=0)
+    api.nodes.cordon("node_1", "why", if_match="*")
+    api.projects.set("vision", "why", weight=2, if_match='"4"')
+    api.jobs.cancel("job_1", "why")
+    assert [request.headers.get("If-Match") for request in seen] == ['"1-2.3"', "*", '"4"', None]
+    assert [json.loads(request.content) for request in seen] == [
+        {"reason": "why", "expected_attempt": 0}, {"reason": "why"}, {"reason": "why", "weight": 2}, {"reason": "why"},
+    ]  # fmt: skip
+
+
+def test_what_was_changed_meanwhile_is_an_error_of_its_own_and_is_not_sent_again() -> None:
+    answer, seen = script(problem(412))
+    with pytest.raises(ChangedError) as refused:
+        client(answer).policy.put("{}", reason="why", if_match='"old"')
+    assert isinstance(refused.value, ConflictError) and len(seen) == 1
+    assert "parent" not in json.loads(seen[0].content)
+
+
+def test_an_if_match_that_no_header_can_hold_is_not_sent() -> None:
+    answer, seen = script(httpx.Response(202, json=ACCEPTED))
+    for tag in ('"a\r\nX-Evil: 1"', '"\x9b"', '"\u202e"'):
+        with pytest.raises(SdkError, match="no ETag"):
+            client(answer).nodes.cordon("node_1", "why", if_match=tag)
+    assert seen == []
