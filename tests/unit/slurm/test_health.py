@@ -172,7 +172,7 @@ def test_what_runs_of_a_job_that_the_token_does_not_see_counts_too(more: dict[st
 
 
 def test_a_revoked_node_is_unfit_and_not_well_before_it_is_restored() -> None:
-    """Its state says nothing of it, and no agent can connect there: a job of Slurm's would be all that knows the node."""
+    """Its state says nothing of it, and no agent can connect there."""
     told = {"name": "gpu-7", "state": "ready", "connected": True, "revoked": True}
     out = parsed(msgspec.json.encode(told), "gpu-7")
     assert out is not None and unfit(out) == unfit(out, piloted=True) == "revoked: its agent may not connect"
