@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import math
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -43,6 +42,7 @@ from controlplane.sdk.errors import (
 )
 from controlplane.slurm import continuing, keeping, own, places, tools
 from controlplane.slurm.environment import NoAllocation, read
+from controlplane.slurm.node import enter
 from controlplane.slurm.plan import PlanError
 from controlplane.slurm.script import srun
 from controlplane.slurm.verdict import verdict
@@ -94,8 +94,10 @@ class Guest:
         for number in ENDS:
             signal.signal(number, self._on_signal)
         os.umask(0o077)
-        (self._directory / "logs").mkdir(parents=True, exist_ok=True)
         try:
+            for folder in (self._directory.parent, self._directory):
+                places.trusted(folder)
+            places.own(self._directory / "logs")
             if over := self._check_earlier():
                 say(f"Run {self._options.continues} has ended its job already: nothing is started.")
                 try:
@@ -302,8 +304,9 @@ class Guest:
             with Client(options.server, token=load(options.server).token) as client:
                 yield Server(client, url, token=options.join_token_file, ca=None, suffix=f".{self._here.job}")
             return
-        folder = places.local(self._here.job, "c")
+        folder, held = enter(self._here, "c")
         with contextlib.ExitStack() as ends:
+            ends.callback(os.close, held)
             ends.callback(places.forget, folder)
             if self._before is not None:
                 continuing.take(self._directory.parent, options.continues, by=self._here.job, database=self._database)
@@ -328,10 +331,12 @@ class Guest:
                 yield Server(client, url, token=token, ca=ca, suffix=suffix)
 
     def _close(self, installation: Installation) -> None:
+        """What opens something goes before logs are copied, as that may take until Slurm kills."""
         installation.supervisor.stop_all()
-        with contextlib.suppress(OSError):
-            shutil.copytree(installation.config.logs, self._directory / "logs" / "server", dirs_exist_ok=True)
         (self._directory / "join-token").unlink(missing_ok=True)
+        logs = installation.config.logs
+        places.strip(places.local(self._here.job, "c"), [logs])
+        places.keep_logs(logs, self._directory / "logs" / "server")
 
     def _gone_in(self, limit_s: float) -> bool:
         assert self._agents is not None, "they were started"

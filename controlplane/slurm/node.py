@@ -7,6 +7,7 @@ The exit code is the agent's; codes that starting again would not change end the
 """
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
@@ -142,10 +143,19 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser_of("node", "A node of an allocation.").parse_args(argv)
 
 
+def enter(here: Allocation, part: str) -> tuple[Path, int]:
+    """`places.hold` of this allocation, after what killed ones left here has gone. Raises PlaceError."""
+    for left in places.sweep(here.job):
+        print(f"removed {left}, which an allocation that was killed has left", file=sys.stderr, flush=True)
+    return places.hold(here.job, part)
+
+
 def leave(folder: Path, kept: Path) -> None:
-    """Of an agent's `folder` the logs of its jobs are kept, and nothing else."""
-    for jobs in (folder / "a" / "jobs", folder / "a-jobs"):
-        places.keep_logs(jobs / "logs", kept)
+    """Of an agent's `folder` the logs of its jobs are kept, and nothing else: key and journal go first."""
+    logs = [jobs / "logs" for jobs in (folder / "a" / "jobs", folder / "a-jobs")]
+    places.strip(folder, logs)
+    for each in logs:
+        places.keep_logs(each, kept)
     places.forget(folder)
 
 
@@ -154,7 +164,7 @@ def main(argv: Sequence[str]) -> int:
     options = parse(argv)
     try:
         here = read()
-        folder = places.local(here.job, here.index)
+        folder, held = enter(here, here.index)
     except (NoAllocation, places.PlaceError) as error:
         print(f"holdfast: {error}", file=sys.stderr)
         return 2
@@ -167,6 +177,7 @@ def main(argv: Sequence[str]) -> int:
         return 0 if keeper.asked else keeper.keep()
     finally:
         leave(folder, options.directory / "logs" / here.node)
+        os.close(held)
 
 
 def _await_files(paths: Iterable[Path], *, stopped: Callable[[], bool]) -> None:

@@ -1,5 +1,7 @@
 """Pilots: what is asked of Slurm, that bash hands every value on, and when a pilot gives its node back."""
 
+import argparse
+import os
 import re
 import subprocess
 import sys
@@ -15,7 +17,7 @@ import pytest
 from controlplane.cli.context import STATE, State
 from controlplane.cli.exits import Exit
 from controlplane.cli.main import main
-from controlplane.slurm import pilot
+from controlplane.slurm import pilot, places
 from controlplane.slurm.environment import Allocation
 from controlplane.slurm.node import agent_argv
 from controlplane.slurm.pilot import Drains, Pilot, identity_of, parse
@@ -156,6 +158,29 @@ def test_a_node_that_the_server_never_admitted_is_given_back_after_a_while(
     assert Pilot(lambda _: argv, grace_s=5.0, identity=tmp_path).keep() == 0, "one that it knows waits"
 
 
+def test_a_folder_that_cannot_be_made_does_not_run_the_whole_array_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The next element would start on this node at once, and meet the same."""
+    monkeypatch.setattr(places, "ROOT", tmp_path / "tmp")
+    monkeypatch.setattr("controlplane.slurm.node.FIRST_DELAY_S", 0.01)
+    asked = argparse.Namespace(directory=tmp_path)
+    made = threading.Timer(0.3, (tmp_path / "tmp").mkdir)
+    made.start()
+    folder, held, identity = pilot.placed(asked, HERE)
+    made.join()
+    os.close(held)
+    assert folder.is_dir() and identity == tmp_path / "nodes" / "n2"
+    assert "cannot be made: No such file or directory. Free it, or make room. It is tried" in capsys.readouterr().err
+    monkeypatch.setattr(places, "ROOT", tmp_path / "none")
+    monkeypatch.setattr(pilot, "PATIENCE_S", 0.05)
+    with pytest.raises(places.PlaceError):
+        pilot.placed(asked, HERE)
+    tmp_path.chmod(0o777)
+    with pytest.raises(places.PlaceError, match="others may write to"):
+        pilot.placed(asked, HERE)
+
+
 def test_leaving_is_what_the_signal_of_the_end_is(tmp_path: Path) -> None:
     # As `listen` has it: an agent begins with the signals blocked, and opens them when it can leave.
     agent = """
@@ -210,6 +235,10 @@ def test_the_command_prints_submits_and_refuses_in_words(holdfast: Any, tmp_path
     sbatch = tmp_path / "bin" / "sbatch"
     sbatch.write_text("#!/bin/sh\necho 77\n")
     sbatch.chmod(0o755)
+    (tmp_path / "pilots").chmod(0o770)
+    code, out, err = holdfast("--nodes", "2")
+    assert (code, out) == (Exit.USAGE, "") and f"fix: chmod go-w {tmp_path}/pilots" in err
+    (tmp_path / "pilots").chmod(0o700)
     code, out, err = holdfast("--nodes", "2", "--cold", "3")
     assert (code, out) == (Exit.OK, "77\n") and "2 pilots at a time, 3 cold ones behind them" in err
     assert (tmp_path / "pilots").stat().st_mode & 0o777 == 0o700
