@@ -183,19 +183,18 @@ def _check_earlier(plan: "Plan", spec: bytes) -> None:
 
 def _hand_over(plan: "Plan", directory: Path, chain: int) -> list[str]:
     """The ids of Slurm's jobs, each said as soon as it is known. Raises CliError."""
-    from controlplane.slurm import tools
+    from controlplane.slurm import places, tools
     from controlplane.slurm.script import options, script
 
     jobs: list[str] = []
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        places.yours(directory)
         while len(jobs) < chain:
             each = plan if not jobs else replace(plan, continues=jobs[-1], chained=True)
             jobs.append(tools.submit(script(each), options(each), partition=plan.partition))
             say(jobs[-1])
-    except OSError as error:
-        fix = "name another with --directory"
-        raise CliError(f"{directory} cannot be made: {error.strerror}", fix=fix) from error
+    except places.PlaceError as error:
+        raise CliError(error.what, fix=error.fix) from error
     except tools.SlurmError as error:
         code = Exit.NOT_FOUND if error.missing else Exit.NEGATIVE
         before = f" after {', '.join(jobs)}, which stay submitted" if jobs else ""

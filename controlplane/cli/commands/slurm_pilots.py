@@ -75,7 +75,7 @@ def pilots(
 
 def _submit(plan: "Pilots", directory: Path) -> None:
     """Raises CliError."""
-    from controlplane.slurm import tools
+    from controlplane.slurm import places, tools
     from controlplane.slurm.pilots import options, script
 
     try:
@@ -84,11 +84,10 @@ def _submit(plan: "Pilots", directory: Path) -> None:
         fix = "holdfast join-token create --cidr NETWORK --uses NODES, and put it into that file"
         raise CliError(f"{plan.join_token_file} cannot be read: {error.strerror}", fix=fix) from error
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        places.yours(directory)
         job = tools.submit(script(plan), options(plan), partition=plan.partition)
-    except OSError as error:
-        fix = "name another with --directory"
-        raise CliError(f"{directory} cannot be made: {error.strerror}", fix=fix) from error
+    except places.PlaceError as error:
+        raise CliError(error.what, fix=error.fix) from error
     except tools.SlurmError as error:
         code = Exit.NOT_FOUND if error.missing else Exit.NEGATIVE
         raise CliError(str(error), fix=error.fix, code=code) from error
