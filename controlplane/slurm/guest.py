@@ -198,6 +198,7 @@ class Guest:
                 "--server", server.agents_url, "--join-token-file", str(server.token_file), *pinned, *suffix,
                 "--directory", str(self._directory), "--probe", options.probe,
                 "--devices", str(options.devices), "--grace-s", str(options.grace_s),
+                "--owners", options.owners or own.OWNER,
             ),
         )  # fmt: skip
         self._agents = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
@@ -368,6 +369,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--grace-s", type=int, required=True)
     parser.add_argument("--server", default="")
     parser.add_argument("--join-token-file", type=Path)
+    parser.add_argument("--owners", default="", help="accounts of --server whose jobs may run as this user")
     parser.add_argument("--continues", default="", help="the id of the run whose job is continued")
     parser.add_argument("--chained", action="store_true", help="that run may have saved nothing")
     parser.add_argument("--directory", type=Path, required=True, help="of the allocation, which all nodes see")

@@ -120,7 +120,7 @@ def agent_argv(
         "--join-token-file", options.join_token_file, "--name", here.name + options.suffix, *more,
         "--state-dir", str(folder / "a"),
         "--probe", options.probe, "--devices", str(options.devices), "--metrics-bind", "off",
-        "--tenancy", "allocation", "--grace-s", f"{grace_s:g}", *near,
+        "--tenancy", "allocation", "--grace-s", f"{grace_s:g}", "--owners", options.owners, *near,
     )  # fmt: skip
 
 
@@ -134,6 +134,7 @@ def parser_of(program: str, description: str) -> argparse.ArgumentParser:
     parser.add_argument("--probe", default="nvml")
     parser.add_argument("--devices", type=int, default=0)
     parser.add_argument("--grace-s", type=float, required=True)
+    parser.add_argument("--owners", required=True, help="accounts whose jobs may run as this user, by commas; *: all")
     parser.add_argument("--suffix", default="", help="of the node's name, where the server knows other allocations too")
     return parser
 

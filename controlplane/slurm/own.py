@@ -13,13 +13,15 @@ from pathlib import Path
 from controlplane.cli.config import write_file
 from controlplane.config.guards import private_file
 from controlplane.demo.config import DemoConfig, Outside
-from controlplane.demo.installation import Installation
+from controlplane.demo.installation import ADMIN, Installation
 from controlplane.demo.ports import free_port
 from controlplane.demo.supervisor import Supervisor
 from controlplane.slurm import certificate, tools
 
 ROWS = Path("c") / "holdfast.sqlite3"
 """Of `config`'s folder."""
+OWNER = ADMIN
+"""Whose the job is: the only account there."""
 TOKEN_S = 24 * 3600.0
 ANYWHERE = "0.0.0.0/0,::/0"
 EACH_INTERFACE = "0.0.0.0"  # noqa: S104 - where no address of the node's is known; TLS and tokens guard it

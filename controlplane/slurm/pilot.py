@@ -129,7 +129,8 @@ def main(argv: Sequence[str]) -> int:
         identity=identity,
     )
     keeper.listen()
-    print(f"this is {here.node}, for {options.server}", file=sys.stderr, flush=True)
+    whose = "every account" if options.owners == "*" else options.owners
+    print(f"this is {here.node}, for jobs of {whose} of {options.server}", file=sys.stderr, flush=True)
     question = ("scontrol", "--oneliner", "show", "node", here.node)
     try:
         with Drains(here.node, keeper.leave, ask=lambda: tools.ask(*question), every_s=options.ask_s):

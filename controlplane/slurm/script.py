@@ -80,7 +80,11 @@ def surroundings(asked: Asked) -> str:
 
 
 def _guest(plan: Plan) -> tuple[str, ...]:
-    server = ("--server", plan.server, "--join-token-file", plan.join_token_file) if plan.server else ()
+    server = (
+        ("--server", plan.server, "--join-token-file", plan.join_token_file, "--owners", plan.owners)
+        if plan.server
+        else ()
+    )
     before = ("--continues", plan.continues) if plan.continues else ()
     chained = ("--chained",) if plan.chained else ()
     return (

@@ -3,22 +3,25 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from controlplane.cli import context
 from controlplane.cli.commands.job import File, read_spec
+from controlplane.cli.config import load
 from controlplane.cli.exits import CliError, Exit
 from controlplane.cli.output import say
 
 if TYPE_CHECKING:
-    from controlplane.slurm.plan import Plan
+    from controlplane.slurm.plan import Asked, Plan
 
+Lent = TypeVar("Lent", bound="Asked")
 app = typer.Typer(no_args_is_help=True, help="Run jobs inside Slurm allocations; needs no administrator.")
 
 DIRECTORY = Path("holdfast-slurm")
 MAX_CHAIN = 16
+OWNERS_HELP = "Of --server: accounts, by commas, whose jobs may run there as you; *: all. Not given: yours alone."
 
 
 @app.command("submit")
@@ -40,6 +43,7 @@ def submit(
     probe: Annotated[str, typer.Option(help="nvml, or simulated for a trial without GPUs.")] = "nvml",
     server: Annotated[str, typer.Option(help="A control plane that stands already; else one is started.")] = "",
     join_token_file: Annotated[Path | None, typer.Option(help="Of --server: a file with a join token.")] = None,
+    owners: Annotated[str, typer.Option(help=OWNERS_HELP)] = "",
     continues: Annotated[
         str, typer.Option("--continue", help="Continue the job of this run of --directory: the number that it had.")
     ] = "",
@@ -66,9 +70,11 @@ def submit(
         probe=probe,
         server=server.rstrip("/"),
         join_token_file=str(join_token_file.absolute()) if join_token_file else "",
+        owners=owners,
         continues=continues,
     )
     _check(plan, spec, chain)
+    plan = with_owners(plan)
     if show:
         _show(plan)
     else:
@@ -102,6 +108,28 @@ def _check(plan: "Plan", spec: bytes, chain: int) -> None:
             _check_earlier(plan, spec)
     except PlanError as error:
         raise CliError(str(error), fix=error.fix) from error
+
+
+def with_owners(plan: Lent) -> Lent:
+    """Of nodes that are lent to a server, and nobody is named for: jobs of the account whose token is used there. A
+    job's ranks run as the user who submits, with all that he can read. Raises CliError."""
+    if not plan.server or plan.owners:
+        return plan
+    from controlplane.sdk import Client
+    from controlplane.sdk.errors import SdkError
+    from controlplane.slurm.plan import is_account
+
+    named = "name the accounts whose jobs may run there as you: --owners NAME[,NAME]"
+    try:
+        with Client(plan.server, token=load(plan.server).token, timeout_s=context.STATE.timeout_s) as client:
+            name = client.me().username
+    except SdkError as error:
+        raise CliError(
+            f"{plan.server} does not say which account is yours: {error}", fix=f"`holdfast login`, or {named}"
+        ) from error
+    if not is_account(name):
+        raise CliError(f"your account's name, {name!r}, cannot be told from a list of several", fix=named)
+    return replace(plan, owners=name)
 
 
 def _show(plan: "Plan") -> None:

@@ -42,7 +42,7 @@ def run(slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     """Of job 9."""
     options = argparse.Namespace(
         nodes=2, spares=0, devices=4, probe="simulated", grace_s=0.2, server="", join_token_file=None, continues="",
-        chained=False, directory=tmp_path / "9",
+        chained=False, directory=tmp_path / "9", owners="",
     )  # fmt: skip
     (tmp_path / "9").mkdir()
     (tmp_path / "9" / "job.yaml").write_text("a spec")
@@ -66,6 +66,19 @@ def test_agents_that_do_not_end_are_killed_by_srun_and_the_guest_outlives_them(
     run._leave()
     assert run._agents.returncode == -end
     assert slurm.read_text().splitlines() == ["--signal=TERM 9"], "SIGKILL of scancel reaches the batch script too"
+
+
+@pytest.mark.parametrize(("owners", "told"), [("", "admin"), ("ada,grace", "ada,grace")])
+def test_agents_are_told_whose_jobs_may_run_there(
+    run: Guest, server: Server, slurm: Path, tmp_path: Path, owners: str, told: str
+) -> None:
+    """In a control plane of the allocation's own there is one account."""
+    (tmp_path / "bin" / "srun").write_text(f'#!/bin/sh\necho "$@" > "{tmp_path}/srun"\n')
+    (tmp_path / "bin" / "srun").chmod(0o755)
+    run._options.owners = owners
+    run._start_agents(target(server))
+    assert run._agents is not None and run._agents.wait(10) == 0
+    assert f" --owners {told}\n" in (tmp_path / "srun").read_text()
 
 
 def target(server: Server, suffix: str = "") -> Target:

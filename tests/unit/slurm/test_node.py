@@ -136,14 +136,15 @@ def test_what_another_start_would_not_change_ends_the_task(code: int) -> None:
 
 def test_the_agent_is_one_of_an_allocation_with_its_own_folder(tmp_path: Path) -> None:
     options = parse(["--server", "wss://n1:9", "--join-token-file", "/t", "--tls-ca-file", "/c", "--directory", "/d",
-                     "--probe", "simulated", "--devices", "2", "--grace-s", "60", "--suffix", ".7"])  # fmt: skip
+                     "--probe", "simulated", "--devices", "2", "--grace-s", "60", "--suffix", ".7",
+                     "--owners", "ada"])  # fmt: skip
     here = Allocation(job="7", node="n1", index="0", segment="s0.s1")
     argv = agent_argv(options, here, folder=tmp_path, grace_s=12.5)
     words = dict(zip(argv[3::2], argv[4::2], strict=True))
     assert words == {
         "--server": "wss://n1:9", "--tls-ca-file": "/c", "--join-token-file": "/t", "--name": "n1.7",
         "--state-dir": f"{tmp_path}/a", "--probe": "simulated", "--devices": "2", "--metrics-bind": "off",
-        "--tenancy": "allocation", "--grace-s": "12.5", "--segment": "s0.s1",
+        "--tenancy": "allocation", "--grace-s": "12.5", "--owners": "ada", "--segment": "s0.s1",
     }  # fmt: skip
     argv = agent_argv(options, Allocation(job="7", node="GPU_a1", index="0", segment=""), folder=tmp_path, grace_s=1)
     assert "--segment" not in argv and argv[argv.index("--name") + 1] == "gpu-a1.7", "a name that a server takes"
@@ -193,7 +194,7 @@ def listens(pid: int) -> bool:
 def test_the_end_of_the_allocation_waits_for_no_file_and_starts_no_agent(tmp_path: Path) -> None:
     argv = [
         sys.executable, "-m", "controlplane.slurm.node", "--server", "wss://n1:9", "--join-token-file",
-        str(tmp_path / "none"), "--directory", str(tmp_path), "--grace-s", "20",
+        str(tmp_path / "none"), "--directory", str(tmp_path), "--grace-s", "20", "--owners", "ada",
     ]  # fmt: skip
     slurm = {"SLURM_JOB_ID": str(os.getpid()), "SLURMD_NODENAME": "n1", "SLURM_NODEID": "0"}
     folder = places.ROOT / f"hf-{os.geteuid()}" / f"{os.getpid()}.0"

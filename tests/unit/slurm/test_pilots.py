@@ -23,10 +23,11 @@ from controlplane.slurm.node import agent_argv
 from controlplane.slurm.pilot import Drains, Pilot, identity_of, parse
 from controlplane.slurm.pilots import Pilots, options, script
 from controlplane.slurm.plan import PlanError
+from tests.unit.slurm.conftest import Server
 
 PLAN = Pilots(
     nodes=3, cold=2, gpus_per_node=8, server="https://hf.example.org", join_token_file="/home/ada/token",
-    python="/opt/hf/bin/python", directory="/home/ada/pilots", checkout="/opt/hf",
+    owners="ada,grace", python="/opt/hf/bin/python", directory="/home/ada/pilots", checkout="/opt/hf",
 )  # fmt: skip
 HERE = Allocation(job="42", node="n2", index="0", segment="rack1")
 
@@ -48,6 +49,7 @@ def test_bash_hands_every_value_on(tmp_path: Path) -> None:
     options = parse(done.stdout.split()[2:])
     assert (options.server, options.join_token_file) == ("wss://hf.example.org", "/home/ada/token")
     assert (options.directory, options.devices, options.grace_s) == (tmp_path, 8, 20.0)
+    assert options.owners == "ada,grace"
 
 
 @pytest.mark.parametrize(
@@ -59,6 +61,8 @@ def test_bash_hands_every_value_on(tmp_path: Path) -> None:
         ({"server": ""}, "pilots lend their nodes to a control plane that stands"),
         ({"server": "http://hf.example.org"}, "--server 'http://hf.example.org' is not possible"),
         ({"partition": "gpu; rm"}, "--partition 'gpu; rm' is not possible"),
+        ({"owners": "ada;rm"}, "--owners 'ada;rm' is not possible"),
+        ({"owners": "ada,*"}, "--owners 'ada,*' is not possible"),
         ({"directory": "pilots"}, "--directory 'pilots' is not possible"),
     ],
 )
@@ -71,7 +75,7 @@ def test_what_cannot_be_is_refused_in_words(changes: dict[str, Any], said: str) 
 def test_a_node_is_known_by_its_own_name_and_what_it_is_known_by_outlives_the_allocation(tmp_path: Path) -> None:
     options = parse(
         ["--server", "wss://hf.example.org:8420", "--join-token-file", "/t", "--directory", str(tmp_path),
-         "--grace-s", "20", "--devices", "2", "--probe", "simulated"],
+         "--grace-s", "20", "--devices", "2", "--probe", "simulated", "--owners", "ada"],
     )  # fmt: skip
     here = replace(HERE, node="GPU_n2")
     more = ("--identity-dir", str(identity_of(options.directory, here)))
@@ -81,7 +85,7 @@ def test_a_node_is_known_by_its_own_name_and_what_it_is_known_by_outlives_the_al
     assert said["--identity-dir"] == str(tmp_path / "nodes" / "gpu-n2")
     assert said["--state-dir"] == "/tmp/hf-1/42.0/a", "its journal has values of jobs' environments, and ends here"
     assert (said["--server"], said["--grace-s"], said["--segment"]) == ("wss://hf.example.org:8420", "12.5", "rack1")
-    assert said["--tenancy"] == "allocation"
+    assert (said["--tenancy"], said["--owners"]) == ("allocation", "ada")
 
 
 def shown(states: str, reason: str = "") -> str:
@@ -214,7 +218,8 @@ def holdfast(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
 
     def run(*argv: str) -> tuple[int, str, str]:
-        given = ("--server", "https://hf.example.org", "--join-token-file", str(tmp_path / "token"))
+        given = ["--server", "https://hf.example.org", "--join-token-file", str(tmp_path / "token")]
+        given += [] if "--server" in argv else ["--owners", "ada"]
         code = main(["slurm", "pilots", *given, "--directory", str(tmp_path / "pilots"), *argv])
         return code, *capsys.readouterr()
 
@@ -242,3 +247,25 @@ def test_the_command_prints_submits_and_refuses_in_words(holdfast: Any, tmp_path
     code, out, err = holdfast("--nodes", "2", "--cold", "3")
     assert (code, out) == (Exit.OK, "77\n") and "2 pilots at a time, 3 cold ones behind them" in err
     assert (tmp_path / "pilots").stat().st_mode & 0o777 == 0o700
+    assert "Jobs of ada may run there, as you and with all that you can read." in err
+
+
+def test_the_nodes_are_for_jobs_of_the_account_whose_token_is_used_unless_others_are_named(
+    holdfast: Any, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_TOKEN", "holdfast_read_x")
+    url = str(server.client._http.base_url).removesuffix("/api/v1/").rstrip("/")
+    me = {"username": "ada", "roles": [], "projects": {}, "demo": False, "csrf": ""}
+    server.answers["GET /me"] = me
+    code, out, _ = holdfast("--nodes", "2", "--print", "--server", url)
+    assert code == Exit.OK and "--owners ada" in out and server.asked == ["GET /me"]
+    code, out, _ = holdfast("--nodes", "2", "--print", "--server", url, "--owners", "*")
+    assert code == Exit.OK and "--owners '*'" in out and server.asked == ["GET /me"]
+    server.answers["GET /me"] = 401
+    code, out, err = holdfast("--nodes", "2", "--print", "--server", url)
+    assert (code, out) == (Exit.USAGE, "") and "does not say which account is yours" in err
+    assert "fix: `holdfast login`, or name the accounts whose jobs may run there as you: --owners" in err
+    for several in ("ada,root", "*"):
+        server.answers["GET /me"] = me | {"username": several}
+        code, out, err = holdfast("--nodes", "2", "--print", "--server", url)
+        assert (code, out) == (Exit.USAGE, "") and "cannot be told from a list of several" in err

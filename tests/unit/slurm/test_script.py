@@ -21,6 +21,7 @@ PLAN = Plan(
 FULL = replace(
     PLAN, time="4:00:00", partition="gpu", account="ml", qos="high", constraint="h100&ib", reservation="week",
     grace_s=120, kill_wait_s=90, probe="simulated", server="https://hf.example.org", join_token_file="/home/ada/token",
+    owners="*",
 )  # fmt: skip
 
 
@@ -61,7 +62,7 @@ def test_bash_hands_every_value_on(tmp_path: Path) -> None:
     assert said.split() == [
         "-m", "controlplane.slurm.guest", "--nodes", "3", "--spares", "1", "--devices", "8", "--grace-s", "75",
         "--probe", "simulated", "--server", "https://hf.example.org", "--join-token-file", "/home/ada/token",
-        "--directory", f"{tmp_path}/42",
+        "--owners", "*", "--directory", f"{tmp_path}/42",
     ]  # fmt: skip
     assert spec == FULL.spec_text
     assert (tmp_path / "42").stat().st_mode & 0o077 == 0

@@ -115,7 +115,12 @@ def test_slurm_makes_the_output_for_the_user_alone(
 
 
 def test_wrong_usage_is_refused_before_anything_is_made(holdfast: Any, tmp_path: Path) -> None:
-    for argv in (("--nodes", "1"), ("--nodes", "2", "--partition", "$(id)"), ("--nodes", "2", "--server", "https://h")):
+    for argv in (
+        ("--nodes", "1"),
+        ("--nodes", "2", "--partition", "$(id)"),
+        ("--nodes", "2", "--server", "https://h"),
+        ("--nodes", "2", "--owners", "ada"),
+    ):
         code, _, err = holdfast(*argv)
         assert code == Exit.USAGE and "fix: " in err
     assert not (tmp_path / "runs").exists()
