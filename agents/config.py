@@ -32,6 +32,7 @@ MIN_GRACE_S = 1.0
 _DEVICE = re.compile(r"([0-9]{1,4}|(GPU|MIG)-[A-Za-z0-9/-]{1,80})")
 NOTICES = ("none", "file", "ec2", "gce")
 NODE, ALLOCATION = "node", "allocation"
+ANYONE = "*"
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS")
 _MAX_VISIBLE_CHARS = 4096
 _NO_DEVICE = frozenset({"-1", "NoDevFiles"})
@@ -43,7 +44,8 @@ _SECRET_FIELDS = frozenset({"join_token"})
 class Config:
     """Everything the agent needs to know. `join_token` is read from its file, "" if none. `inherited`: of an
     allocation, which devices are its own, by index or UUID; None: it does not say, so all that are there.
-    `identity_dir`: key, credential and count of sessions; the state directory's unless they outlive it."""
+    `identity_dir`: key, credential and count of sessions; the state directory's unless they outlive it. `owners`: of an
+    allocation, whose jobs may run as the user who lends it (`ANYONE`: all), see `agents.policy_file`."""
 
     server: Server
     name: str
@@ -73,6 +75,7 @@ class Config:
     notice_url: str
     tenancy: str
     grace_s: float
+    owners: tuple[str, ...]
     inherited: tuple[str, ...] | None
     join_token: str
 
@@ -141,6 +144,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--notice-url", default="", help="of --notices ec2 or gce: http://HOST[:PORT] of the metadata")
     parser.add_argument("--tenancy", default=NODE, choices=(NODE, ALLOCATION), help="the node is ours, or lent to us")
     parser.add_argument("--grace-s", type=float, default=30.0, help="of an allocation: from SIGTERM or USR1 to its end")
+    parser.add_argument(
+        "--owners", default="", help="of an allocation: accounts, by commas, whose jobs may run as this user; *: all"
+    )
     parser.add_argument("--metrics-bind", default=DEFAULT_BIND, help="ADDRESS:PORT of /metrics, or off")
     return parser
 
@@ -213,6 +219,7 @@ def _checked(options: argparse.Namespace, environment: Mapping[str, str]) -> Con
         notice_url=options.notice_url.rstrip("/"),
         tenancy=options.tenancy,
         grace_s=options.grace_s,
+        owners=_listed(options.owners),
         inherited=_inherited(environment) if options.tenancy == ALLOCATION else None,
         join_token=_read_token(options.join_token_file),
     )
@@ -233,6 +240,8 @@ def _check_notices(options: argparse.Namespace) -> None:
         raise ConfigError(f"--grace-s must be {MIN_GRACE_S:g} to {MAX_NOTICE_S:g}, not {options.grace_s:g}")
     if options.tenancy == ALLOCATION and options.notices != "none":
         raise ConfigError("--notices belongs to --tenancy node: an allocation's end comes by signal")
+    if options.tenancy == NODE and options.owners:
+        raise ConfigError("--owners belongs to --tenancy allocation: a node's policy file has users.allowed")
     if (options.notices == "file") is not bool(options.notice_file):
         raise ConfigError("--notice-file is the path of --notices file: give both or neither")
     if options.notice_file and not os.path.isabs(options.notice_file):

@@ -1,7 +1,8 @@
 """Reads this node's policy file (`--policy-file`), at the start and again on SIGHUP.
 
 The file belongs to root or to the agent's own user, and nobody else may write it: the server
-cannot change it, nor a job. Called by `agents.main` and the runtime; never writes anything.
+cannot change it, nor a job. In an allocation the user who lends it narrows it further: ranks run as he
+does there, so `--owners` says whose jobs may. Called by `agents.main` and the runtime; never writes anything.
 """
 
 import os
@@ -9,17 +10,35 @@ import stat
 import tomllib
 from pathlib import Path
 
-from agents.config import Config
+import msgspec
+
+from agents.config import ALLOCATION, ANYONE, Config
 from agents.core.policy import NodeRules, Policy, PolicyInvalid, parse
 from agents.errors import ConfigError
+from agents.ranks.users import separates
 
 MAX_BYTES = 256 * 1024
 
 
 def rules_of(config: Config) -> NodeRules:
-    """What the policy file of these settings allows. Raises ConfigError."""
+    """What the policy file of these settings allows, and of an allocation who lends it. Raises ConfigError."""
     own = tuple(dict.fromkeys(map(str, (config.state_dir, config.identity_dir, config.jobs_dir))))
-    return NodeRules(policy=read_policy(config.policy_file), own_places=own)
+    policy = read_policy(config.policy_file)
+    if config.tenancy == ALLOCATION and not separates() and ANYONE not in config.owners:
+        policy = _of_owners(policy, config.owners)
+    return NodeRules(policy=policy, own_places=own)
+
+
+def _of_owners(policy: Policy, owners: tuple[str, ...]) -> Policy:
+    """Jobs of these alone, of those whom the file allows. Raises ConfigError."""
+    if not owners:
+        raise ConfigError(
+            "--tenancy allocation runs ranks as this user, with all that he can read: --owners names the accounts whose"
+            " jobs may, or * for all"
+        )
+    allowed = policy.users.allowed
+    both = tuple(owner for owner in owners if allowed is None or owner in allowed)
+    return msgspec.structs.replace(policy, users=msgspec.structs.replace(policy.users, allowed=both))
 
 
 def read_policy(path: Path) -> Policy:

@@ -7,6 +7,7 @@ comes from HOLDFAST_TOKEN, from the config file that `holdfast login` writes wit
 """
 
 import os
+import secrets
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -77,15 +78,19 @@ def read_file(path: Path) -> dict[str, str]:
 
 
 def write_file(path: Path, *, url: str, token: str) -> None:
-    """Replace the file; only its owner may read it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".tmp")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        for key, value in (("url", url), ("token", token)):
-            escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-            file.write(f'{key} = "{escaped}"\n')
-    draft.replace(path)
+    """Replace the file; only its owner may read it. The draft is a new file under a name that nobody can have made
+    before: what is there, a link or a file that others can read, gets no token."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            for key, value in (("url", url), ("token", token)):
+                escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+                file.write(f'{key} = "{escaped}"\n')
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _demo(folder: Path) -> dict[str, str]:

@@ -14,6 +14,17 @@ PAGE = 200
 REQUEST_TIMEOUT_S = 10.0
 
 
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect is an answer like any other refusal: following it would carry the token elsewhere."""
+
+    def redirect_request(self, *_: object) -> None:
+        """None: it is not followed, and raised as the HTTPError that it is."""
+
+
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
+"""Asks the server itself: no proxy that the environment names sees the token."""
+
+
 class SceneTimeout(AssertionError):
     """What was waited for did not come; the text holds the last answer."""
 
@@ -27,7 +38,7 @@ class Refused(RuntimeError):
 
 
 class Driver:
-    """Speaks to one server with one token. `tick` is called while waiting (the
+    """Speaks to one server with one token, and shows it to no other. `tick` is called while waiting (the
     supervisor's, where the same process supervises). `headers`: what a proxy in front of it would add."""
 
     def __init__(
@@ -99,7 +110,7 @@ class Driver:
         headers = {**self._headers, "Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         request = urllib.request.Request(self._base + path, data=data, headers=headers, method=method)  # noqa: S310
         try:
-            with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as answer:  # noqa: S310 - loopback
+            with _OPENER.open(request, timeout=REQUEST_TIMEOUT_S) as answer:
                 return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             raise Refused(error.code, error.read().decode(errors="replace")[:2000]) from error

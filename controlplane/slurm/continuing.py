@@ -187,11 +187,17 @@ def _folder(directory: Path, run: str) -> Path:
 
 
 def _over(folder: Path) -> Over | None:
-    """What `job.json` says of a job that has ended; None: it has not, or nothing is kept."""
+    """What `job.json` says of a job that has ended; None: it has not, or nothing is kept. Raises PlanError: whether it
+    has cannot be read, and a job that is done is not trained again."""
     try:
         kept = msgspec.json.decode(_read(folder / JOB, MAX_JOB_BYTES), type=Over)
-    except (OSError, ValueError):
+    except FileNotFoundError:
         return None
+    except (OSError, ValueError) as error:
+        raise PlanError(
+            f"{folder / JOB} cannot be read, so that nobody knows whether the job has ended: {error}",
+            f"see {folder.parent}/slurm-{folder.name}.out: restore the file, or remove it if the job had not ended",
+        ) from error
     return kept if kept.state in TERMINAL_JOB else None
 
 

@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import math
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -43,6 +42,7 @@ from controlplane.sdk.errors import (
 )
 from controlplane.slurm import continuing, keeping, own, places, tools
 from controlplane.slurm.environment import NoAllocation, read
+from controlplane.slurm.node import enter
 from controlplane.slurm.plan import PlanError
 from controlplane.slurm.script import srun
 from controlplane.slurm.verdict import verdict
@@ -94,8 +94,10 @@ class Guest:
         for number in ENDS:
             signal.signal(number, self._on_signal)
         os.umask(0o077)
-        (self._directory / "logs").mkdir(parents=True, exist_ok=True)
         try:
+            for folder in (self._directory.parent, self._directory):
+                places.trusted(folder)
+            places.own(self._directory / "logs")
             if over := self._check_earlier():
                 say(f"Run {self._options.continues} has ended its job already: nothing is started.")
                 try:
@@ -196,6 +198,7 @@ class Guest:
                 "--server", server.agents_url, "--join-token-file", str(server.token_file), *pinned, *suffix,
                 "--directory", str(self._directory), "--probe", options.probe,
                 "--devices", str(options.devices), "--grace-s", str(options.grace_s),
+                "--owners", options.owners or own.OWNER,
             ),
         )  # fmt: skip
         self._agents = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
@@ -302,8 +305,9 @@ class Guest:
             with Client(options.server, token=load(options.server).token) as client:
                 yield Server(client, url, token=options.join_token_file, ca=None, suffix=f".{self._here.job}")
             return
-        folder = places.local(self._here.job, "c")
+        folder, held = enter(self._here, "c")
         with contextlib.ExitStack() as ends:
+            ends.callback(os.close, held)
             ends.callback(places.forget, folder)
             if self._before is not None:
                 continuing.take(self._directory.parent, options.continues, by=self._here.job, database=self._database)
@@ -328,10 +332,12 @@ class Guest:
                 yield Server(client, url, token=token, ca=ca, suffix=suffix)
 
     def _close(self, installation: Installation) -> None:
+        """What opens something goes before logs are copied, as that may take until Slurm kills."""
         installation.supervisor.stop_all()
-        with contextlib.suppress(OSError):
-            shutil.copytree(installation.config.logs, self._directory / "logs" / "server", dirs_exist_ok=True)
         (self._directory / "join-token").unlink(missing_ok=True)
+        logs = installation.config.logs
+        places.strip(places.local(self._here.job, "c"), [logs])
+        places.keep_logs(logs, self._directory / "logs" / "server")
 
     def _gone_in(self, limit_s: float) -> bool:
         assert self._agents is not None, "they were started"
@@ -363,6 +369,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--grace-s", type=int, required=True)
     parser.add_argument("--server", default="")
     parser.add_argument("--join-token-file", type=Path)
+    parser.add_argument("--owners", default="", help="accounts of --server whose jobs may run as this user")
     parser.add_argument("--continues", default="", help="the id of the run whose job is continued")
     parser.add_argument("--chained", action="store_true", help="that run may have saved nothing")
     parser.add_argument("--directory", type=Path, required=True, help="of the allocation, which all nodes see")

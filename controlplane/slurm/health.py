@@ -1,6 +1,7 @@
 """What Slurm is to be asked about one node, by what Holdfast and Slurm believe of it. Pure.
 
-Holdfast speaks first: a node that it cordoned, drains, quarantined, or of which a device is unfit, takes no new job.
+Holdfast speaks first: a node that it cordoned, drains, quarantined or revoked, or of which a device is unfit, takes no
+new job.
 That becomes a drain with our reason, never `down`, as Slurm gives a node that is down and answers back to the next
 job. Only what we drained is undone, known by how its reason begins; what anybody else drained stays as it is. Where
 either of the two does not answer, nothing is concluded and nothing is done.
@@ -31,10 +32,12 @@ class Device(msgspec.Struct, frozen=True):
     present: bool
     healthy: bool
     health_reason: str = ""
+    held_by: object = None
 
 
 class Node(msgspec.Struct, frozen=True):
-    """As `Device`. `ranks`: of jobs, that run there."""
+    """As `Device`. `ranks`: of jobs, that run there, as far as the token sees these; `ranks_running` counts all, and
+    `held_by` of a device is there for any job's."""
 
     name: str
     state: str
@@ -42,6 +45,13 @@ class Node(msgspec.Struct, frozen=True):
     state_reason: str = ""
     devices: list[Device] = []
     ranks: list[msgspec.Raw] = []
+    ranks_running: int = 0
+    revoked: bool = False
+
+    @property
+    def busy(self) -> bool:
+        """A job runs there, also one that the token does not see."""
+        return bool(self.ranks) or self.ranks_running > 0 or any(device.held_by for device in self.devices)
 
 
 class Act(StrEnum):
@@ -85,8 +95,10 @@ def unfit(node: Node, *, piloted: bool = False) -> str:
     """Why it is to take no job, in words; "": it may. Where agents run in pilots alone (`piloted`) a drain ends the
     agent and what runs under it: a node is drained once nothing does, and not for one device, which Holdfast keeps work
     away from and resets while the agent is there."""
-    if piloted and (node.ranks or node.state == NodeState.DRAINING):
+    if piloted and (node.busy or node.state == NodeState.DRAINING):
         return ""
+    if node.revoked:
+        return "revoked: its agent may not connect"
     if node.state in OUT_OF_SERVICE:
         return f"{node.state}. {node.state_reason}".rstrip(". ")
     if piloted:
@@ -101,6 +113,8 @@ def unfit(node: Node, *, piloted: bool = False) -> str:
 def well(node: Node, *, piloted: bool = False) -> bool:
     """For certain, as its agent speaks: a node that is away is neither, nor is one of which a device is gone. Where
     agents run in pilots alone (`piloted`) none speaks on a node that takes no job: what people said last counts."""
+    if node.revoked:
+        return False
     if piloted:
         return node.state not in OUT_OF_SERVICE
     return node.connected and node.state == NodeState.READY and all(device.healthy for device in node.devices)

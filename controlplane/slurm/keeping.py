@@ -56,7 +56,13 @@ def keep(client: Client, last: Any, run: Run, say: Callable[[str], None]) -> Non
 
 
 def keep_job(job: Any, run: Run, say: Callable[[str], None]) -> None:
-    """By it allocations that wait behind this one know whether the job has ended."""
+    """By it allocations that wait behind this one know whether the job has ended. What a run that continued another
+    began with goes first then: where nothing more can be written, that is nothing to continue, and no job is trained
+    once more."""
+    if job.state in TERMINAL_JOB:
+        with _part(f"{continuing.NOTE} stays, though the job has ended", say):
+            for name in (continuing.NOTE, continuing.ROWS):
+                (run.directory / name).unlink(missing_ok=True)
     with _part(f"{continuing.JOB} could not be kept", say):
         _write(run.directory / continuing.JOB, job)
 

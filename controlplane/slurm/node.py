@@ -7,6 +7,7 @@ The exit code is the agent's; codes that starting again would not change end the
 """
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
@@ -119,7 +120,7 @@ def agent_argv(
         "--join-token-file", options.join_token_file, "--name", here.name + options.suffix, *more,
         "--state-dir", str(folder / "a"),
         "--probe", options.probe, "--devices", str(options.devices), "--metrics-bind", "off",
-        "--tenancy", "allocation", "--grace-s", f"{grace_s:g}", *near,
+        "--tenancy", "allocation", "--grace-s", f"{grace_s:g}", "--owners", options.owners, *near,
     )  # fmt: skip
 
 
@@ -133,6 +134,7 @@ def parser_of(program: str, description: str) -> argparse.ArgumentParser:
     parser.add_argument("--probe", default="nvml")
     parser.add_argument("--devices", type=int, default=0)
     parser.add_argument("--grace-s", type=float, required=True)
+    parser.add_argument("--owners", required=True, help="accounts whose jobs may run as this user, by commas; *: all")
     parser.add_argument("--suffix", default="", help="of the node's name, where the server knows other allocations too")
     return parser
 
@@ -142,10 +144,19 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser_of("node", "A node of an allocation.").parse_args(argv)
 
 
+def enter(here: Allocation, part: str) -> tuple[Path, int]:
+    """`places.hold` of this allocation, after what killed ones left here has gone. Raises PlaceError."""
+    for left in places.sweep(here.job):
+        print(f"removed {left}, which an allocation that was killed has left", file=sys.stderr, flush=True)
+    return places.hold(here.job, part)
+
+
 def leave(folder: Path, kept: Path) -> None:
-    """Of an agent's `folder` the logs of its jobs are kept, and nothing else."""
-    for jobs in (folder / "a" / "jobs", folder / "a-jobs"):
-        places.keep_logs(jobs / "logs", kept)
+    """Of an agent's `folder` the logs of its jobs are kept, and nothing else: key and journal go first."""
+    logs = [jobs / "logs" for jobs in (folder / "a" / "jobs", folder / "a-jobs")]
+    places.strip(folder, logs)
+    for each in logs:
+        places.keep_logs(each, kept)
     places.forget(folder)
 
 
@@ -154,7 +165,7 @@ def main(argv: Sequence[str]) -> int:
     options = parse(argv)
     try:
         here = read()
-        folder = places.local(here.job, here.index)
+        folder, held = enter(here, here.index)
     except (NoAllocation, places.PlaceError) as error:
         print(f"holdfast: {error}", file=sys.stderr)
         return 2
@@ -167,6 +178,7 @@ def main(argv: Sequence[str]) -> int:
         return 0 if keeper.asked else keeper.keep()
     finally:
         leave(folder, options.directory / "logs" / here.node)
+        os.close(held)
 
 
 def _await_files(paths: Iterable[Path], *, stopped: Callable[[], bool]) -> None:

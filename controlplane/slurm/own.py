@@ -5,6 +5,7 @@ Called by `guest` alone, on the first node.
 
 import contextlib
 import ipaddress
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,25 +13,25 @@ from pathlib import Path
 from controlplane.cli.config import write_file
 from controlplane.config.guards import private_file
 from controlplane.demo.config import DemoConfig, Outside
-from controlplane.demo.installation import Installation
+from controlplane.demo.installation import ADMIN, Installation
 from controlplane.demo.ports import free_port
 from controlplane.demo.supervisor import Supervisor
 from controlplane.slurm import certificate, tools
 
 ROWS = Path("c") / "holdfast.sqlite3"
 """Of `config`'s folder."""
+OWNER = ADMIN
+"""Whose the job is: the only account there."""
 TOKEN_S = 24 * 3600.0
 ANYWHERE = "0.0.0.0/0,::/0"
+EACH_INTERFACE = "0.0.0.0"  # noqa: S104 - where no address of the node's is known; TLS and tokens guard it
 
 
 def config(folder: Path, *, node: str, shared: Path, checkpoints: Path) -> DemoConfig:
     """Rows, Redis and keys in `folder`, on the first node's own disk; `checkpoints`, which outlive it, and the
     certificate in folders that all nodes see. `node`: this one's name in Slurm."""
     host = tools.address_of(node)
-    try:
-        bind = str(ipaddress.ip_address(host))
-    except ValueError:
-        bind = "0.0.0.0"  # noqa: S104 - the name may be one of loopback on its own node; TLS and tokens guard it
+    bind = bound_to(host)
     key = folder / "server.key"
     certificate.make(host, certificate=shared / "server.crt", key=key)
     outside = Outside(host=host, bind=bind, port=free_port(bind), certificate=shared / "server.crt", key=key)
@@ -44,6 +45,30 @@ def config(folder: Path, *, node: str, shared: Path, checkpoints: Path) -> DemoC
         outside=outside,
         demo=False,
     )
+
+
+def bound_to(host: str) -> str:
+    """The one address on which others find `host`, this machine: `host` itself, or what it resolves to here. Each
+    interface (IPv4), where that is nothing, an address of loopback, or none of this machine's."""
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.ip_address(host))
+    try:
+        found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        found = []
+    addresses = [str(place[0]) for *_, place in found]
+    return next(
+        (each for each in addresses if not ipaddress.ip_address(each).is_loopback and _here(each)), EACH_INTERFACE
+    )
+
+
+def _here(address: str) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
 
 
 @contextlib.contextmanager

@@ -4,11 +4,12 @@
 does on the nodes of a guest, with three differences. The node keeps its name and its key from one allocation to the
 next, in the pilots' directory, so that what Holdfast knows of it stays. A refusal does not end it, as the next element
 of the array would meet the same one: it is tried again, and the output says why; a node that was never admitted is
-given back after a while. And where somebody drains the node in Slurm it leaves by itself, within the grace, so that the
-next element starts on another one.
+given back after a while, and so is one on which no folder can be made. And where somebody drains the node in Slurm it
+leaves by itself, within the grace, so that the next element starts on another one.
 """
 
 import argparse
+import os
 import random
 import sys
 import threading
@@ -17,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from controlplane.protocol.plain import shown
-from controlplane.slurm import answers, places, tools
+from controlplane.slurm import answers, node, places, tools
 from controlplane.slurm.environment import Allocation, NoAllocation, read
 from controlplane.slurm.node import Keeper, agent_argv, leave, parser_of
 
@@ -27,7 +28,8 @@ there a second time."""
 NOT_HERE, DONE = 2, 0
 MAX_REASON_CHARS = 160
 PATIENCE_S = 900.0
-"""So long a node that the server has never admitted is held: somebody may put a fresh token into the file."""
+"""So long a node is held that the server has never admitted, as somebody may put a fresh token into the file, or on
+which there is no room for a folder."""
 
 
 class Pilot(Keeper):
@@ -87,6 +89,24 @@ def identity_of(directory: Path, here: Allocation) -> Path:
     return directory / "nodes" / here.name
 
 
+def placed(options: argparse.Namespace, here: Allocation) -> tuple[Path, int, Path]:
+    """(the allocation's folder here, the descriptor that holds it, `identity_of`). What cannot be made now is tried
+    again for `PATIENCE_S`: the next element of the array would land on this node at once. Raises PlaceError."""
+    began_s, delay_s = time.monotonic(), node.FIRST_DELAY_S
+    while True:
+        try:
+            places.trusted(options.directory)
+            places.own(options.directory / "nodes")
+            identity = places.own(identity_of(options.directory, here))
+            return *node.enter(here, here.index), identity
+        except places.PlaceError as error:
+            if time.monotonic() - began_s > PATIENCE_S:
+                raise
+            print(f"holdfast: {error}. It is tried again in {delay_s:.0f} s", file=sys.stderr, flush=True)
+        time.sleep(delay_s)
+        delay_s = min(delay_s * 2, node.MAX_DELAY_S)
+
+
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The options that the batch script gives."""
     parser = parser_of("pilot", "The pilot of one node; --directory is that of the pilots.")
@@ -99,9 +119,7 @@ def main(argv: Sequence[str]) -> int:
     options = parse(argv)
     try:
         here = read()
-        folder = places.local(here.job, here.index)
-        places.own(options.directory / "nodes")
-        identity = places.own(identity_of(options.directory, here))
+        folder, held, identity = placed(options, here)
     except (NoAllocation, places.PlaceError) as error:
         print(f"holdfast: {error}", file=sys.stderr)
         return NOT_HERE
@@ -111,13 +129,15 @@ def main(argv: Sequence[str]) -> int:
         identity=identity,
     )
     keeper.listen()
-    print(f"this is {here.node}, for {options.server}", file=sys.stderr, flush=True)
+    whose = "every account" if options.owners == "*" else options.owners
+    print(f"this is {here.node}, for jobs of {whose} of {options.server}", file=sys.stderr, flush=True)
     question = ("scontrol", "--oneliner", "show", "node", here.node)
     try:
         with Drains(here.node, keeper.leave, ask=lambda: tools.ask(*question), every_s=options.ask_s):
             return DONE if keeper.asked else keeper.keep()
     finally:
         leave(folder, options.directory / "logs" / here.node)
+        os.close(held)
 
 
 if __name__ == "__main__":

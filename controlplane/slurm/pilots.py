@@ -44,7 +44,7 @@ def script(pilots: Pilots) -> str:
         pilots.python, "-m", "controlplane.slurm.pilot", "--server", pilots.server.replace("http", "ws", 1),
         "--join-token-file", pilots.join_token_file, "--directory", pilots.directory,
         "--grace-s", str(agents_grace_s(pilots)), "--probe", pilots.probe,
-        "--devices", str(pilots.gpus_per_node),
+        "--devices", str(pilots.gpus_per_node), "--owners", pilots.owners,
     )  # fmt: skip
     return f"""#!/bin/bash
 {chr(10).join(f"#SBATCH {option}" for option in options(pilots))}

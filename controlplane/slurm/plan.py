@@ -24,6 +24,8 @@ _LIST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+,-]{0,255}")
 _FEATURES = re.compile(r"[A-Za-z0-9\[(!][A-Za-z0-9_.+&|!*\[\]()-]{0,255}")
 _TIME = re.compile(r"([0-9]{1,4}-)?[0-9]{1,5}(:[0-9]{1,2}){0,2}")
 _PATH = re.compile(r"/[A-Za-z0-9_.+@=:,/-]*")
+_ACCOUNT = r"[\w.@+-]{1,150}"
+_OWNERS = re.compile(rf"\*|{_ACCOUNT}(,{_ACCOUNT}){{0,99}}")
 _RUN = re.compile(r"[0-9]{1,10}")
 _SERVER = re.compile(r"(https://[A-Za-z0-9][A-Za-z0-9.-]{0,253}|http://(127\.0\.0\.1|localhost))(:[0-9]{1,5})?")
 
@@ -42,8 +44,8 @@ class Asked:
 
     `python` runs Holdfast on every node, in `checkout` where it is no installed package (""). `directory` is on a file
     system of all nodes. `grace_s`: so long before the time limit Slurm warns. `kill_wait_s`: from the signal of
-    `scancel` to the end (Slurm's KillWait). `join_token_file` holds a token of `server`. "" of the others: Slurm's
-    default."""
+    `scancel` to the end (Slurm's KillWait). `join_token_file` holds a token of `server`; `owners` are its accounts, by
+    commas, whose jobs may run as the user who submits ("*": all). "" of the others: Slurm's default."""
 
     nodes: int
     gpus_per_node: int
@@ -61,6 +63,7 @@ class Asked:
     probe: str = "nvml"
     server: str = ""
     join_token_file: str = ""
+    owners: str = ""
 
     def __post_init__(self) -> None:
         """Raises PlanError with the first value that cannot be: what is wrong does not exist."""
@@ -95,6 +98,11 @@ class Plan(Asked):
                 "a control plane that stands already admits these nodes by a token: `holdfast join-token create` makes"
                 " one, with --uses for all nodes",
             )
+        if self.owners and not self.server:
+            raise PlanError(
+                "--owners belongs to --server",
+                "leave it out: in a control plane of the allocation's own there is one account, and it is yours",
+            )
         if self.server and self.continues:
             raise PlanError(
                 "--continue does not go with --server",
@@ -105,6 +113,11 @@ class Plan(Asked):
 def is_server(text: str) -> bool:
     """The address of a server to which a token may be shown: https, or loopback."""
     return bool(_SERVER.fullmatch(text.rstrip("/")))
+
+
+def is_account(text: str) -> bool:
+    """The name of one account: a list of several would let others in."""
+    return bool(re.fullmatch(_ACCOUNT, text))
 
 
 def plan_of(spec: bytes, *, gpus_per_node: int | None, **given: object) -> Plan:
@@ -189,5 +202,6 @@ _CHECKS: dict[str, Check] = {
     "reservation": _like(_LIST, "it must be names of reservations, with commas"),
     "probe": lambda value: "" if value in PROBES else f"it must be {' or '.join(PROBES)}",
     "continues": _like(_RUN, "it must be the number of a run in --directory"),
+    "owners": _like(_OWNERS, "it must be names of accounts with commas, or * for all"),
     "server": _like(_SERVER, "it must be https://HOST[:PORT], or http:// on loopback"),
 }

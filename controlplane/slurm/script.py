@@ -14,6 +14,8 @@ from controlplane.slurm.plan import Asked, Plan
 
 NAMED = "holdfast"
 """Begins the names of our jobs in Slurm's lists."""
+COULD_NOT = 7
+"""Exit code of a run that could not begin (`Exit.UNAVAILABLE`)."""
 LAST_S = 15
 """Of the time until Slurm kills, what is kept for the end of the control plane and for what it leaves behind."""
 
@@ -30,7 +32,10 @@ def script(plan: Plan) -> str:
 set -eu
 umask 077
 directory={shlex.quote(plan.directory)}/"$SLURM_JOB_ID"
-mkdir -p -- "$directory"
+if ! mkdir -m 700 -- "$directory"; then
+  echo "It could not run: the folder of this run is there already or cannot be made; name another --directory." >&2
+  exit {COULD_NOT}
+fi
 {surroundings(plan)}cat > "$directory/job.yaml" <<'{end}'
 {spec}
 {end}
@@ -75,7 +80,11 @@ def surroundings(asked: Asked) -> str:
 
 
 def _guest(plan: Plan) -> tuple[str, ...]:
-    server = ("--server", plan.server, "--join-token-file", plan.join_token_file) if plan.server else ()
+    server = (
+        ("--server", plan.server, "--join-token-file", plan.join_token_file, "--owners", plan.owners)
+        if plan.server
+        else ()
+    )
     before = ("--continues", plan.continues) if plan.continues else ()
     chained = ("--chained",) if plan.chained else ()
     return (

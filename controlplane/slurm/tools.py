@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 
+from controlplane.config.guards import UMASK
 from controlplane.slurm import answers
 
 ANSWER_TIMEOUT_S = 20.0
@@ -38,7 +39,8 @@ def ask(*argv: str, timeout_s: float = ANSWER_TIMEOUT_S) -> str | None:
 
 def submit(text: str, options: Sequence[str], *, partition: str = "") -> str:
     """Hand a batch script to `sbatch`; the id of the job. `options` stand in it too; here they come before what the
-    user's environment sets (SBATCH_*). Raises SlurmError."""
+    user's environment sets (SBATCH_*). Slurm makes the job's output with the umask of `sbatch`: for the user alone.
+    Raises SlurmError."""
     program = shutil.which("sbatch")
     if program is None:
         raise SlurmError(
@@ -48,9 +50,10 @@ def submit(text: str, options: Sequence[str], *, partition: str = "") -> str:
         )
     argv = (program, "--parsable", *options)
     limit_s, environment = 3 * ANSWER_TIMEOUT_S, {**os.environ, "LC_ALL": "C"}
+    environment.pop("SLURM_UMASK", None)  # Of a job in which this runs; sbatch would believe it.
     try:
         done = subprocess.run(
-            argv, input=text.encode(), capture_output=True, timeout=limit_s, check=False, env=environment
+            argv, input=text.encode(), capture_output=True, timeout=limit_s, check=False, env=environment, umask=UMASK
         )
     except subprocess.TimeoutExpired as error:
         raise SlurmError(

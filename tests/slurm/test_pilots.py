@@ -40,7 +40,8 @@ class Array:
         done = cluster.as_user(
             sys.executable, "-m", "controlplane.cli", "slurm", "pilots", "--nodes", str(nodes), "--cold", str(cold),
             "--gpus-per-node", str(GPUS), "--server", server.addresses.web, "--join-token-file", str(token),
-            "--probe", "simulated", "--directory", str(cluster.folder / "pilots"), "--grace", "20", environment=PYTHON,
+            "--probe", "simulated", "--directory", str(cluster.folder / "pilots"), "--grace", "20",
+            environment=PYTHON | {"HOLDFAST_TOKEN": server.api_token("submit")},
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         self.cluster, self.id = cluster, done.stdout.strip()

@@ -3,22 +3,25 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from controlplane.cli import context
 from controlplane.cli.commands.job import File, read_spec
+from controlplane.cli.config import load
 from controlplane.cli.exits import CliError, Exit
 from controlplane.cli.output import say
 
 if TYPE_CHECKING:
-    from controlplane.slurm.plan import Plan
+    from controlplane.slurm.plan import Asked, Plan
 
+Lent = TypeVar("Lent", bound="Asked")
 app = typer.Typer(no_args_is_help=True, help="Run jobs inside Slurm allocations; needs no administrator.")
 
 DIRECTORY = Path("holdfast-slurm")
 MAX_CHAIN = 16
+OWNERS_HELP = "Of --server: accounts, by commas, whose jobs may run there as you; *: all. Not given: yours alone."
 
 
 @app.command("submit")
@@ -40,6 +43,7 @@ def submit(
     probe: Annotated[str, typer.Option(help="nvml, or simulated for a trial without GPUs.")] = "nvml",
     server: Annotated[str, typer.Option(help="A control plane that stands already; else one is started.")] = "",
     join_token_file: Annotated[Path | None, typer.Option(help="Of --server: a file with a join token.")] = None,
+    owners: Annotated[str, typer.Option(help=OWNERS_HELP)] = "",
     continues: Annotated[
         str, typer.Option("--continue", help="Continue the job of this run of --directory: the number that it had.")
     ] = "",
@@ -66,9 +70,11 @@ def submit(
         probe=probe,
         server=server.rstrip("/"),
         join_token_file=str(join_token_file.absolute()) if join_token_file else "",
+        owners=owners,
         continues=continues,
     )
     _check(plan, spec, chain)
+    plan = with_owners(plan)
     if show:
         _show(plan)
     else:
@@ -102,6 +108,28 @@ def _check(plan: "Plan", spec: bytes, chain: int) -> None:
             _check_earlier(plan, spec)
     except PlanError as error:
         raise CliError(str(error), fix=error.fix) from error
+
+
+def with_owners(plan: Lent) -> Lent:
+    """Of nodes that are lent to a server, and nobody is named for: jobs of the account whose token is used there. A
+    job's ranks run as the user who submits, with all that he can read. Raises CliError."""
+    if not plan.server or plan.owners:
+        return plan
+    from controlplane.sdk import Client
+    from controlplane.sdk.errors import SdkError
+    from controlplane.slurm.plan import is_account
+
+    named = "name the accounts whose jobs may run there as you: --owners NAME[,NAME]"
+    try:
+        with Client(plan.server, token=load(plan.server).token, timeout_s=context.STATE.timeout_s) as client:
+            name = client.me().username
+    except SdkError as error:
+        raise CliError(
+            f"{plan.server} does not say which account is yours: {error}", fix=f"`holdfast login`, or {named}"
+        ) from error
+    if not is_account(name):
+        raise CliError(f"your account's name, {name!r}, cannot be told from a list of several", fix=named)
+    return replace(plan, owners=name)
 
 
 def _show(plan: "Plan") -> None:
@@ -183,19 +211,18 @@ def _check_earlier(plan: "Plan", spec: bytes) -> None:
 
 def _hand_over(plan: "Plan", directory: Path, chain: int) -> list[str]:
     """The ids of Slurm's jobs, each said as soon as it is known. Raises CliError."""
-    from controlplane.slurm import tools
+    from controlplane.slurm import places, tools
     from controlplane.slurm.script import options, script
 
     jobs: list[str] = []
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        places.yours(directory)
         while len(jobs) < chain:
             each = plan if not jobs else replace(plan, continues=jobs[-1], chained=True)
             jobs.append(tools.submit(script(each), options(each), partition=plan.partition))
             say(jobs[-1])
-    except OSError as error:
-        fix = "name another with --directory"
-        raise CliError(f"{directory} cannot be made: {error.strerror}", fix=fix) from error
+    except places.PlaceError as error:
+        raise CliError(error.what, fix=error.fix) from error
     except tools.SlurmError as error:
         code = Exit.NOT_FOUND if error.missing else Exit.NEGATIVE
         before = f" after {', '.join(jobs)}, which stay submitted" if jobs else ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from controlplane.cli import context
-from controlplane.cli.commands.slurm import checkout
+from controlplane.cli.commands.slurm import OWNERS_HELP, checkout, with_owners
 from controlplane.cli.exits import CliError, Exit
 from controlplane.cli.output import say
 
@@ -23,6 +23,7 @@ def pilots(
     join_token_file: Annotated[
         Path, typer.Option(help="A file with a join token of it, with a use for each node where a pilot may start.")
     ],
+    owners: Annotated[str, typer.Option(help=OWNERS_HELP)] = "",
     cold: Annotated[
         int, typer.Option(help="Pilots behind them in Slurm's queue: one starts when one ends.", min=0)
     ] = 1,
@@ -52,6 +53,7 @@ def pilots(
             gpus_per_node=gpus_per_node,
             server=server.rstrip("/"),
             join_token_file=str(join_token_file.absolute()),
+            owners=owners,
             python=sys.executable,
             directory=str(directory.absolute()),
             checkout=checkout(),
@@ -67,6 +69,7 @@ def pilots(
         )
     except PlanError as error:
         raise CliError(str(error), fix=error.fix) from error
+    plan = with_owners(plan)
     if show:
         say(script(plan).rstrip("\n"))
     else:
@@ -75,23 +78,24 @@ def pilots(
 
 def _submit(plan: "Pilots", directory: Path) -> None:
     """Raises CliError."""
-    from controlplane.slurm import tools
+    from controlplane.slurm import places, tools
     from controlplane.slurm.pilots import options, script
 
     try:
         Path(plan.join_token_file).read_bytes()
     except OSError as error:
-        fix = "holdfast join-token create --cidr NETWORK --uses NODES, and put it into that file"
+        fix = "holdfast join-token create --name-pattern NAMES --cidr NETWORK --uses NODES, and put it into that file"
         raise CliError(f"{plan.join_token_file} cannot be read: {error.strerror}", fix=fix) from error
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        places.yours(directory)
         job = tools.submit(script(plan), options(plan), partition=plan.partition)
-    except OSError as error:
-        fix = "name another with --directory"
-        raise CliError(f"{directory} cannot be made: {error.strerror}", fix=fix) from error
+    except places.PlaceError as error:
+        raise CliError(error.what, fix=error.fix) from error
     except tools.SlurmError as error:
         code = Exit.NOT_FOUND if error.missing else Exit.NEGATIVE
         raise CliError(str(error), fix=error.fix, code=code) from error
     say(job)
     context.hint(f"Submitted array {job} of Slurm: {plan.nodes} pilots at a time, {plan.cold} cold ones behind them.")
+    whose = "every account" if plan.owners == "*" else plan.owners
+    context.hint(f"Jobs of {whose} may run there, as you and with all that you can read.")
     context.next_commands(f"squeue --array --jobs {job}", "holdfast node ls", f"scancel {job}")

@@ -60,3 +60,16 @@ def test_what_is_written_is_read_back_whatever_it_is(environ: dict[str, str], tm
 def test_the_file_is_where_xdg_says() -> None:
     assert config_path({"XDG_CONFIG_HOME": "/x"}) == Path("/x/holdfast/config.toml")
     assert config_path({"HOME": "/home/ada"}) == Path("/home/ada/.config/holdfast/config.toml")
+
+
+def test_no_token_is_written_into_what_somebody_else_has_put_there(environ: dict[str, str], tmp_path: Path) -> None:
+    """Whoever may write to the folder, and knows the name of the draft."""
+    theirs = tmp_path / "theirs"
+    theirs.touch(0o666)
+    (tmp_path / "config.tmp").symlink_to(theirs)
+    (tmp_path / "config.toml").symlink_to(theirs)
+    saved(environ)
+    assert theirs.read_text() == "" and (tmp_path / "config.tmp").is_symlink()
+    written = tmp_path / "config.toml"
+    assert not written.is_symlink() and written.stat().st_mode & 0o777 == 0o600
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.tmp", "config.toml", "theirs"]

@@ -155,6 +155,22 @@ def test_a_job_that_has_ended_is_not_continued(tmp_path: Path, runs: Any) -> Non
     assert isinstance(find(tmp_path, "7", SPEC), Left)
 
 
+@pytest.mark.parametrize(
+    "kept", [b"", b"{}", b"\xff", b'{"state": "succeeded"}', b'{"state": 1, "committed_step": 90}']
+)
+def test_where_nobody_can_read_whether_the_job_has_ended_it_is_not_trained_again(
+    tmp_path: Path, runs: Any, kept: bytes
+) -> None:
+    runs("7")
+    (tmp_path / "7" / "job.json").write_bytes(kept)
+    with pytest.raises(PlanError, match=r"job\.json cannot be read, so that nobody knows whether the job has ended"):
+        find(tmp_path, "7", SPEC, chained=True)
+    (tmp_path / "7" / "job.json").unlink()
+    (tmp_path / "7" / "job.json").mkdir()
+    with pytest.raises(PlanError, match="Is a directory"):
+        find(tmp_path, "7", SPEC, chained=True)
+
+
 @pytest.mark.parametrize("note", [b"", b"{}", b"\xff", b'{"format": 1}', b"[" * 100_000])
 def test_a_note_that_is_none_is_refused(tmp_path: Path, runs: Any, note: bytes) -> None:
     runs("7")

@@ -7,13 +7,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import pytest
 
+from controlplane.demo.installation import Installation
 from controlplane.protocol import rest
 from controlplane.sdk.errors import ForbiddenError
-from controlplane.slurm import guest
+from controlplane.slurm import guest, places
 from controlplane.slurm.continuing import Left
 from controlplane.slurm.guest import Guest, GuestError
 from controlplane.slurm.guest import Server as Target
@@ -39,7 +42,7 @@ def run(slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     """Of job 9."""
     options = argparse.Namespace(
         nodes=2, spares=0, devices=4, probe="simulated", grace_s=0.2, server="", join_token_file=None, continues="",
-        chained=False, directory=tmp_path / "9",
+        chained=False, directory=tmp_path / "9", owners="",
     )  # fmt: skip
     (tmp_path / "9").mkdir()
     (tmp_path / "9" / "job.yaml").write_text("a spec")
@@ -63,6 +66,19 @@ def test_agents_that_do_not_end_are_killed_by_srun_and_the_guest_outlives_them(
     run._leave()
     assert run._agents.returncode == -end
     assert slurm.read_text().splitlines() == ["--signal=TERM 9"], "SIGKILL of scancel reaches the batch script too"
+
+
+@pytest.mark.parametrize(("owners", "told"), [("", "admin"), ("ada,grace", "ada,grace")])
+def test_agents_are_told_whose_jobs_may_run_there(
+    run: Guest, server: Server, slurm: Path, tmp_path: Path, owners: str, told: str
+) -> None:
+    """In a control plane of the allocation's own there is one account."""
+    (tmp_path / "bin" / "srun").write_text(f'#!/bin/sh\necho "$@" > "{tmp_path}/srun"\n')
+    (tmp_path / "bin" / "srun").chmod(0o755)
+    run._options.owners = owners
+    run._start_agents(target(server))
+    assert run._agents is not None and run._agents.wait(10) == 0
+    assert f" --owners {told}\n" in (tmp_path / "srun").read_text()
 
 
 def target(server: Server, suffix: str = "") -> Target:
@@ -179,3 +195,43 @@ def test_a_job_is_continued_though_the_server_is_away_for_a_while(run: Guest, se
         "POST /nodes/node_1:remove", "POST /nodes/node_1:remove", "POST /nodes/node_2:remove",
         "POST /jobs/job_1:resume", "POST /jobs/job_1:resume",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("of", ["the runs", "this run"])
+def test_a_folder_to_which_others_may_write_ends_a_run_before_it_believes_what_lies_there(
+    run: Guest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], of: str
+) -> None:
+    monkeypatch.setattr(guest, "ENDS", ())
+    monkeypatch.setattr(os, "umask", lambda mask: mask)
+    folder = run._directory.parent if of == "the runs" else run._directory
+    folder.chmod(0o777)
+    assert run.run() == 7
+    assert f"It could not run: others may write to {folder} (mode 777)" in capsys.readouterr().out
+    assert sorted(path.name for path in run._directory.iterdir()) == ["job.yaml"]
+
+
+def test_what_opens_something_is_gone_before_logs_are_copied(
+    run: Guest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm may kill meanwhile."""
+    monkeypatch.setattr(places, "ROOT", tmp_path)
+    folder = places.local("9", "c")
+    logs = folder / "c" / "logs"
+    logs.mkdir(parents=True)
+    secrets = [folder / "server.key", folder / "c" / "holdfast.sqlite3", run._directory / "join-token"]
+    for path in (*secrets, logs / "web-1.log"):
+        path.write_text(path.name)
+    seen: list[bool] = []
+    keep_logs = places.keep_logs
+
+    def watched(logs: Path, kept: Path) -> None:
+        seen.extend(path.exists() for path in secrets)
+        keep_logs(logs, kept)
+
+    monkeypatch.setattr(places, "keep_logs", watched)
+    stopped: list[str] = []
+    config = SimpleNamespace(logs=logs)
+    installation = SimpleNamespace(supervisor=SimpleNamespace(stop_all=lambda: stopped.append("")), config=config)
+    run._close(cast(Installation, installation))
+    assert stopped and seen == [False] * 3
+    assert (run._directory / "logs" / "server" / "web-1.log").read_text() == "web-1.log"

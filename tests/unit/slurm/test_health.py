@@ -160,6 +160,29 @@ def test_where_agents_run_in_pilots_a_node_is_drained_once_nothing_runs_there_an
         assert act(left, ours, may_undo=True, piloted=True) is Act.UNDRAIN
 
 
+@pytest.mark.parametrize(
+    "more", [{"ranks_running": 1}, {"devices": [msgspec.structs.replace(GOOD, held_by={"job_name": "a private job"})]}]
+)
+def test_what_runs_of_a_job_that_the_token_does_not_see_counts_too(more: dict[str, object]) -> None:
+    """An answer leaves out such a job's ranks; its number and that a device is held it does not."""
+    told = {"name": "gpu-7", "state": "quarantined", "connected": True, "ranks": [], "ranks_running": 0, "devices": []}
+    empty, busy = (parsed(msgspec.json.encode(told | extra), "gpu-7") for extra in ({}, more))
+    assert empty is not None and act(empty, seen("MIXED"), may_undo=True, piloted=True) is Act.DRAIN
+    assert busy is not None and act(busy, seen("MIXED"), may_undo=True, piloted=True) is Act.NOTHING
+
+
+def test_a_revoked_node_is_unfit_and_not_well_before_it_is_restored() -> None:
+    """Its state says nothing of it, and no agent can connect there."""
+    told = {"name": "gpu-7", "state": "ready", "connected": True, "revoked": True}
+    out = parsed(msgspec.json.encode(told), "gpu-7")
+    assert out is not None and unfit(out) == unfit(out, piloted=True) == "revoked: its agent may not connect"
+    for piloted in (False, True):
+        assert act(out, seen(), may_undo=True, piloted=piloted) is Act.DRAIN
+        assert act(out, seen("IDLE", "DRAIN", why="holdfast: revoked"), may_undo=True, piloted=piloted) is Act.NOTHING
+    busy = msgspec.structs.replace(out, ranks_running=2)
+    assert act(busy, seen("MIXED"), may_undo=True, piloted=True) is Act.NOTHING, "its ranks go on"
+
+
 def test_each_state_of_a_node_is_either_well_unfit_or_neither() -> None:
     ours = seen("IDLE", "DRAIN", why="holdfast: x")
     for state, connected in itertools.product(NodeState, (True, False)):

@@ -78,3 +78,20 @@ def test_rows_that_cannot_be_read_are_said_and_the_job_is_kept(run: keeping.Run,
     files, said = kept(run, server)
     assert files == ["job.json"] and "so that no other allocation can continue it: file is not a database" in said
     assert not (run.directory / continuing.NOTE).exists()
+
+
+@pytest.mark.parametrize("state", ["succeeded", "failed", "cancelled"])
+def test_of_a_job_that_has_ended_nothing_to_continue_is_left_though_that_cannot_be_kept(
+    run: keeping.Run, server: Server, state: str
+) -> None:
+    """A run that continued another has a note and rows from its first moment."""
+    for name in (continuing.NOTE, continuing.ROWS):
+        (run.directory / name).write_text("as it began")
+    (run.directory / ".job.json").mkdir()
+    files, said = kept(run, server, state)
+    assert files == [".job.json"] and "job.json could not be kept" in said
+
+
+def test_of_a_job_that_ended_while_its_rows_were_kept_these_go_again(run: keeping.Run, server: Server) -> None:
+    server.answers |= {"GET /jobs/job_1": JOB | {"state": "succeeded"}, "GET /jobs/job_1/incidents": {"items": []}}
+    assert kept(run, server)[0] == ["incidents.json", "job.json"]

@@ -136,14 +136,15 @@ def test_what_another_start_would_not_change_ends_the_task(code: int) -> None:
 
 def test_the_agent_is_one_of_an_allocation_with_its_own_folder(tmp_path: Path) -> None:
     options = parse(["--server", "wss://n1:9", "--join-token-file", "/t", "--tls-ca-file", "/c", "--directory", "/d",
-                     "--probe", "simulated", "--devices", "2", "--grace-s", "60", "--suffix", ".7"])  # fmt: skip
+                     "--probe", "simulated", "--devices", "2", "--grace-s", "60", "--suffix", ".7",
+                     "--owners", "ada"])  # fmt: skip
     here = Allocation(job="7", node="n1", index="0", segment="s0.s1")
     argv = agent_argv(options, here, folder=tmp_path, grace_s=12.5)
     words = dict(zip(argv[3::2], argv[4::2], strict=True))
     assert words == {
         "--server": "wss://n1:9", "--tls-ca-file": "/c", "--join-token-file": "/t", "--name": "n1.7",
         "--state-dir": f"{tmp_path}/a", "--probe": "simulated", "--devices": "2", "--metrics-bind": "off",
-        "--tenancy": "allocation", "--grace-s": "12.5", "--segment": "s0.s1",
+        "--tenancy": "allocation", "--grace-s": "12.5", "--owners": "ada", "--segment": "s0.s1",
     }  # fmt: skip
     argv = agent_argv(options, Allocation(job="7", node="GPU_a1", index="0", segment=""), folder=tmp_path, grace_s=1)
     assert "--segment" not in argv and argv[argv.index("--name") + 1] == "gpu-a1.7", "a name that a server takes"
@@ -174,38 +175,6 @@ def test_the_segment_is_what_is_above_the_node(address: str, pattern: str, found
     assert segment(address, pattern) == found
 
 
-def test_a_folder_is_this_users_own_or_is_refused(tmp_path: Path) -> None:
-    made = places.local("7", "0", root=tmp_path)
-    assert made == tmp_path / f"hf-{os.geteuid()}" / "7.0" and made.is_dir()
-    assert places.local("7", "0", root=tmp_path) == made, "an agent that is started again finds its own"
-    other = places.local("8", "0", root=tmp_path)
-    places.forget(made)
-    assert not made.exists() and other.exists()
-    places.forget(other)
-    assert not other.parent.exists()
-    (tmp_path / f"hf-{os.geteuid()}").symlink_to(tmp_path)
-    with pytest.raises(places.PlaceError, match="not a directory of yours"):
-        places.local("7", "0", root=tmp_path)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
-def test_a_folder_that_somebody_else_made_first_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "hf-0").mkdir()
-    os.chown(tmp_path / "hf-0", 1, 1)
-    with pytest.raises(places.PlaceError, match="not a directory of yours"):
-        places.local("7", "0", root=tmp_path)
-
-
-def test_logs_are_kept_and_links_are_not_followed(tmp_path: Path) -> None:
-    logs, kept = tmp_path / "logs", tmp_path / "kept"
-    (logs / "job").mkdir(parents=True)
-    (logs / "job" / "rank.log").write_text("step 1")
-    (logs / "job" / "link.log").symlink_to("/etc/passwd")
-    places.keep_logs(logs, kept)
-    assert [str(path.relative_to(kept)) for path in kept.rglob("*.log")] == ["job/rank.log"]
-    places.keep_logs(tmp_path / "none", kept)
-
-
 def test_files_of_another_node_are_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "token"
     writer = threading.Timer(0.3, path.touch)
@@ -225,10 +194,11 @@ def listens(pid: int) -> bool:
 def test_the_end_of_the_allocation_waits_for_no_file_and_starts_no_agent(tmp_path: Path) -> None:
     argv = [
         sys.executable, "-m", "controlplane.slurm.node", "--server", "wss://n1:9", "--join-token-file",
-        str(tmp_path / "none"), "--directory", str(tmp_path), "--grace-s", "20",
+        str(tmp_path / "none"), "--directory", str(tmp_path), "--grace-s", "20", "--owners", "ada",
     ]  # fmt: skip
     slurm = {"SLURM_JOB_ID": str(os.getpid()), "SLURMD_NODENAME": "n1", "SLURM_NODEID": "0"}
     folder = places.ROOT / f"hf-{os.geteuid()}" / f"{os.getpid()}.0"
+    places.sweep(slurm["SLURM_JOB_ID"])
     task = subprocess.Popen(argv, env=os.environ | slurm, cwd=ROOT, stderr=subprocess.PIPE)
     try:
         until_s = time.monotonic() + 20.0

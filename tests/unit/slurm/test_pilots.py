@@ -1,5 +1,7 @@
 """Pilots: what is asked of Slurm, that bash hands every value on, and when a pilot gives its node back."""
 
+import argparse
+import os
 import re
 import subprocess
 import sys
@@ -15,16 +17,17 @@ import pytest
 from controlplane.cli.context import STATE, State
 from controlplane.cli.exits import Exit
 from controlplane.cli.main import main
-from controlplane.slurm import pilot
+from controlplane.slurm import pilot, places
 from controlplane.slurm.environment import Allocation
 from controlplane.slurm.node import agent_argv
 from controlplane.slurm.pilot import Drains, Pilot, identity_of, parse
 from controlplane.slurm.pilots import Pilots, options, script
 from controlplane.slurm.plan import PlanError
+from tests.unit.slurm.conftest import Server
 
 PLAN = Pilots(
     nodes=3, cold=2, gpus_per_node=8, server="https://hf.example.org", join_token_file="/home/ada/token",
-    python="/opt/hf/bin/python", directory="/home/ada/pilots", checkout="/opt/hf",
+    owners="ada,grace", python="/opt/hf/bin/python", directory="/home/ada/pilots", checkout="/opt/hf",
 )  # fmt: skip
 HERE = Allocation(job="42", node="n2", index="0", segment="rack1")
 
@@ -46,6 +49,7 @@ def test_bash_hands_every_value_on(tmp_path: Path) -> None:
     options = parse(done.stdout.split()[2:])
     assert (options.server, options.join_token_file) == ("wss://hf.example.org", "/home/ada/token")
     assert (options.directory, options.devices, options.grace_s) == (tmp_path, 8, 20.0)
+    assert options.owners == "ada,grace"
 
 
 @pytest.mark.parametrize(
@@ -57,6 +61,8 @@ def test_bash_hands_every_value_on(tmp_path: Path) -> None:
         ({"server": ""}, "pilots lend their nodes to a control plane that stands"),
         ({"server": "http://hf.example.org"}, "--server 'http://hf.example.org' is not possible"),
         ({"partition": "gpu; rm"}, "--partition 'gpu; rm' is not possible"),
+        ({"owners": "ada;rm"}, "--owners 'ada;rm' is not possible"),
+        ({"owners": "ada,*"}, "--owners 'ada,*' is not possible"),
         ({"directory": "pilots"}, "--directory 'pilots' is not possible"),
     ],
 )
@@ -69,7 +75,7 @@ def test_what_cannot_be_is_refused_in_words(changes: dict[str, Any], said: str) 
 def test_a_node_is_known_by_its_own_name_and_what_it_is_known_by_outlives_the_allocation(tmp_path: Path) -> None:
     options = parse(
         ["--server", "wss://hf.example.org:8420", "--join-token-file", "/t", "--directory", str(tmp_path),
-         "--grace-s", "20", "--devices", "2", "--probe", "simulated"],
+         "--grace-s", "20", "--devices", "2", "--probe", "simulated", "--owners", "ada"],
     )  # fmt: skip
     here = replace(HERE, node="GPU_n2")
     more = ("--identity-dir", str(identity_of(options.directory, here)))
@@ -79,7 +85,7 @@ def test_a_node_is_known_by_its_own_name_and_what_it_is_known_by_outlives_the_al
     assert said["--identity-dir"] == str(tmp_path / "nodes" / "gpu-n2")
     assert said["--state-dir"] == "/tmp/hf-1/42.0/a", "its journal has values of jobs' environments, and ends here"
     assert (said["--server"], said["--grace-s"], said["--segment"]) == ("wss://hf.example.org:8420", "12.5", "rack1")
-    assert said["--tenancy"] == "allocation"
+    assert (said["--tenancy"], said["--owners"]) == ("allocation", "ada")
 
 
 def shown(states: str, reason: str = "") -> str:
@@ -156,6 +162,29 @@ def test_a_node_that_the_server_never_admitted_is_given_back_after_a_while(
     assert Pilot(lambda _: argv, grace_s=5.0, identity=tmp_path).keep() == 0, "one that it knows waits"
 
 
+def test_a_folder_that_cannot_be_made_does_not_run_the_whole_array_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The next element would start on this node at once, and meet the same."""
+    monkeypatch.setattr(places, "ROOT", tmp_path / "tmp")
+    monkeypatch.setattr("controlplane.slurm.node.FIRST_DELAY_S", 0.01)
+    asked = argparse.Namespace(directory=tmp_path)
+    made = threading.Timer(0.3, (tmp_path / "tmp").mkdir)
+    made.start()
+    folder, held, identity = pilot.placed(asked, HERE)
+    made.join()
+    os.close(held)
+    assert folder.is_dir() and identity == tmp_path / "nodes" / "n2"
+    assert "cannot be made: No such file or directory. Free it, or make room. It is tried" in capsys.readouterr().err
+    monkeypatch.setattr(places, "ROOT", tmp_path / "none")
+    monkeypatch.setattr(pilot, "PATIENCE_S", 0.05)
+    with pytest.raises(places.PlaceError):
+        pilot.placed(asked, HERE)
+    tmp_path.chmod(0o777)
+    with pytest.raises(places.PlaceError, match="others may write to"):
+        pilot.placed(asked, HERE)
+
+
 def test_leaving_is_what_the_signal_of_the_end_is(tmp_path: Path) -> None:
     # As `listen` has it: an agent begins with the signals blocked, and opens them when it can leave.
     agent = """
@@ -189,7 +218,8 @@ def holdfast(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
 
     def run(*argv: str) -> tuple[int, str, str]:
-        given = ("--server", "https://hf.example.org", "--join-token-file", str(tmp_path / "token"))
+        given = ["--server", "https://hf.example.org", "--join-token-file", str(tmp_path / "token")]
+        given += [] if "--server" in argv else ["--owners", "ada"]
         code = main(["slurm", "pilots", *given, "--directory", str(tmp_path / "pilots"), *argv])
         return code, *capsys.readouterr()
 
@@ -210,6 +240,32 @@ def test_the_command_prints_submits_and_refuses_in_words(holdfast: Any, tmp_path
     sbatch = tmp_path / "bin" / "sbatch"
     sbatch.write_text("#!/bin/sh\necho 77\n")
     sbatch.chmod(0o755)
+    (tmp_path / "pilots").chmod(0o770)
+    code, out, err = holdfast("--nodes", "2")
+    assert (code, out) == (Exit.USAGE, "") and f"fix: chmod go-w {tmp_path}/pilots" in err
+    (tmp_path / "pilots").chmod(0o700)
     code, out, err = holdfast("--nodes", "2", "--cold", "3")
     assert (code, out) == (Exit.OK, "77\n") and "2 pilots at a time, 3 cold ones behind them" in err
     assert (tmp_path / "pilots").stat().st_mode & 0o777 == 0o700
+    assert "Jobs of ada may run there, as you and with all that you can read." in err
+
+
+def test_the_nodes_are_for_jobs_of_the_account_whose_token_is_used_unless_others_are_named(
+    holdfast: Any, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_TOKEN", "holdfast_read_x")
+    url = str(server.client._http.base_url).removesuffix("/api/v1/").rstrip("/")
+    me = {"username": "ada", "roles": [], "projects": {}, "demo": False, "csrf": ""}
+    server.answers["GET /me"] = me
+    code, out, _ = holdfast("--nodes", "2", "--print", "--server", url)
+    assert code == Exit.OK and "--owners ada" in out and server.asked == ["GET /me"]
+    code, out, _ = holdfast("--nodes", "2", "--print", "--server", url, "--owners", "*")
+    assert code == Exit.OK and "--owners '*'" in out and server.asked == ["GET /me"]
+    server.answers["GET /me"] = 401
+    code, out, err = holdfast("--nodes", "2", "--print", "--server", url)
+    assert (code, out) == (Exit.USAGE, "") and "does not say which account is yours" in err
+    assert "fix: `holdfast login`, or name the accounts whose jobs may run there as you: --owners" in err
+    for several in ("ada,root", "*"):
+        server.answers["GET /me"] = me | {"username": several}
+        code, out, err = holdfast("--nodes", "2", "--print", "--server", url)
+        assert (code, out) == (Exit.USAGE, "") and "cannot be told from a list of several" in err

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controlplane.cli.exits import Exit
 from controlplane.slurm.plan import Plan
-from controlplane.slurm.script import agents_grace_s, options, script, srun
+from controlplane.slurm.script import COULD_NOT, agents_grace_s, options, script, srun
 
 PLAN = Plan(
     spec_text="metadata: {name: first}\n", job_name="first", nodes=3, spares=1, gpus_per_node=8,
@@ -20,6 +21,7 @@ PLAN = Plan(
 FULL = replace(
     PLAN, time="4:00:00", partition="gpu", account="ml", qos="high", constraint="h100&ib", reservation="week",
     grace_s=120, kill_wait_s=90, probe="simulated", server="https://hf.example.org", join_token_file="/home/ada/token",
+    owners="*",
 )  # fmt: skip
 
 
@@ -60,11 +62,30 @@ def test_bash_hands_every_value_on(tmp_path: Path) -> None:
     assert said.split() == [
         "-m", "controlplane.slurm.guest", "--nodes", "3", "--spares", "1", "--devices", "8", "--grace-s", "75",
         "--probe", "simulated", "--server", "https://hf.example.org", "--join-token-file", "/home/ada/token",
-        "--directory", f"{tmp_path}/42",
+        "--owners", "*", "--directory", f"{tmp_path}/42",
     ]  # fmt: skip
     assert spec == FULL.spec_text
     assert (tmp_path / "42").stat().st_mode & 0o077 == 0
     assert (tmp_path / "42" / "job.yaml").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("there", ["a folder", "a link"])
+def test_a_folder_that_is_there_already_ends_the_job_before_the_spec_is_written(tmp_path: Path, there: str) -> None:
+    """Somebody made it, or an earlier job of that number: what lies there would be believed."""
+    (tmp_path / "other").mkdir()
+    if there == "a link":
+        (tmp_path / "42").symlink_to(tmp_path / "other")
+    else:
+        (tmp_path / "42").mkdir()
+        (tmp_path / "42" / "job.yaml").symlink_to(tmp_path / "other" / "job.yaml")
+    text = script(replace(PLAN, python="/bin/echo", directory=str(tmp_path), checkout=""))
+    done = subprocess.run(
+        ["bash"], input=text, capture_output=True, text=True, check=False, timeout=20,
+        env={"PATH": os.defpath, "SLURM_JOB_ID": "42"},
+    )  # fmt: skip
+    assert done.returncode == COULD_NOT == Exit.UNAVAILABLE and done.stdout == ""
+    assert "It could not run: the folder of this run is there already" in done.stderr
+    assert not list((tmp_path / "other").iterdir())
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,39 @@ def test_the_script_and_its_options_are_what_sbatch_gets(holdfast: Any, tmp_path
     assert (tmp_path / "runs").stat().st_mode & 0o077 == 0
 
 
+def test_a_directory_to_which_others_may_write_is_refused_before_anything_is_submitted(
+    holdfast: Any, tmp_path: Path
+) -> None:
+    program(tmp_path, "sbatch", f'echo x > "{tmp_path}/asked"; echo 42')
+    (tmp_path / "runs").mkdir(mode=0o700)
+    (tmp_path / "runs").chmod(0o775)
+    code, out, err = holdfast("--nodes", "2")
+    assert (code, out) == (Exit.USAGE, "") and "(mode 775), and could change what is run as you" in err
+    assert f"fix: chmod go-w {tmp_path}/runs, or name another with --directory" in err
+    assert not (tmp_path / "asked").exists()
+
+
+def test_slurm_makes_the_output_for_the_user_alone(
+    holdfast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes the umask of `sbatch`, or what an allocation in which that runs has put into SLURM_UMASK."""
+    monkeypatch.setenv("SLURM_UMASK", "0022")
+    program(
+        tmp_path,
+        "sbatch",
+        f'PATH={os.defpath}; cat > /dev/null; echo "$(umask) $SLURM_UMASK" > {tmp_path}/mask; echo 42',
+    )
+    assert holdfast("--nodes", "2")[0] == Exit.OK
+    assert (tmp_path / "mask").read_text() == "0077 \n"
+
+
 def test_wrong_usage_is_refused_before_anything_is_made(holdfast: Any, tmp_path: Path) -> None:
-    for argv in (("--nodes", "1"), ("--nodes", "2", "--partition", "$(id)"), ("--nodes", "2", "--server", "https://h")):
+    for argv in (
+        ("--nodes", "1"),
+        ("--nodes", "2", "--partition", "$(id)"),
+        ("--nodes", "2", "--server", "https://h"),
+        ("--nodes", "2", "--owners", "ada"),
+    ):
         code, _, err = holdfast(*argv)
         assert code == Exit.USAGE and "fix: " in err
     assert not (tmp_path / "runs").exists()
