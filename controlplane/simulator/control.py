@@ -11,6 +11,7 @@ from controlplane.changes.behind import entered_at_once, entered_behind, starts_
 from controlplane.changes.due.findings import report_unknown, settle_old
 from controlplane.changes.due.sessions import close_dead
 from controlplane.changes.marks import tell_marked
+from controlplane.changes.silence import is_heard
 from controlplane.policy.asked import Again
 from controlplane.policy.budget import Entry
 from controlplane.policy.config import PolicyConfig
@@ -84,6 +85,11 @@ class Control:
             self.store.commit(due(self.store))
         self.readings.sweep()
         self.keeping.sweep(self.certificates.sweep())
+
+    def heard(self, node_id: str) -> None:
+        """That ends its silence; of a job of which nothing was found there is none."""
+        if self.rows.signals:
+            self.store.commit(is_heard(self.store, node_id))
 
     def look_for_stuck(self) -> None:
         """The sentinel's look at who works while all others wait."""

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 
 from controlplane.changes.hearing import HEARD, hear
-from controlplane.changes.silence import fell_silent, is_heard, silence_of
+from controlplane.changes.silence import fell_silent, silence_of
 from controlplane.changes.speaker import Speaker
 from controlplane.policy.asked import Again
 from controlplane.policy.config import PolicyConfig
@@ -212,7 +212,7 @@ class Server:
         if not row.connected or row.web != self._web:
             row.open(self._web, self._kernel.now_s)
         for control in self.jobs.values():
-            _heard(control, row.id)
+            control.heard(row.id)
         for status in frame.ranks:
             row.ranks_s[status.ref.job_id] = row.seen_s
             replica = self._replica(status.ref)
@@ -229,7 +229,7 @@ class Server:
 
     def _hello(self, row: NodeRow, session: int, hello: AgentHello) -> None:
         for control in self.jobs.values():
-            control.store.commit(is_heard(control.store, row.id))
+            control.heard(row.id)
         greet({job_id: control.store for job_id, control in self.jobs.items()}, self.fleet.store, row, hello)
         named = {*(seen.job_id for seen in hello.jobs), *self._wanting()} if self._several else self.jobs.keys()
         for job_id, control in self.jobs.items():
@@ -317,7 +317,7 @@ class Server:
         if found is not None and store.held(node.id):
             store.commit(fell_silent(store, found), seen_s=found.began_s(now_s))
         else:
-            _heard(control, node.id)
+            control.heard(node.id)
 
     # --- the queue, of several jobs ------------------------------------------------------------
 
@@ -393,11 +393,6 @@ class Server:
         for control in self._controls():
             if control.outbox.sweep():
                 self.ring(control.rows.job_id)
-
-
-def _heard(control: Control, node_id: str) -> None:
-    if control.rows.signals:
-        control.store.commit(is_heard(control.store, node_id))
 
 
 def _seen_by(whole: MutableMapping[str, V], job_id: str) -> Part[V]:
