@@ -128,7 +128,7 @@ def with_owners(plan: Lent) -> Lent:
             f"{plan.server} does not say which account is yours: {error}", fix=f"`holdfast login`, or {named}"
         ) from error
     if not is_account(name):
-        raise CliError(f"your account's name, {name!r}, cannot be told from a list of several", fix=named)
+        raise CliError(f"your account's name, {name!r}, is not one name in a list of several", fix=named)
     return replace(plan, owners=name)
 
 

@@ -268,4 +268,4 @@ def test_the_nodes_are_for_jobs_of_the_account_whose_token_is_used_unless_others
     for several in ("ada,root", "*"):
         server.answers["GET /me"] = me | {"username": several}
         code, out, err = holdfast("--nodes", "2", "--print", "--server", url)
-        assert (code, out) == (Exit.USAGE, "") and "cannot be told from a list of several" in err
+        assert (code, out) == (Exit.USAGE, "") and "is not one name in a list of several" in err
