@@ -104,6 +104,10 @@ class Env(BaseSettings):
     gpu_hour_price: float | None = Field(default=None, gt=0.0, le=1e6)
     gpu_hour_currency: str = Field(default="USD", pattern=r"^[A-Z]{3}$")
     checkpoint_old_s: float = Field(default=3600.0, gt=0.0)
+    engine: Literal["resident", "slurm"] = "resident"
+    engine_poll_s: float = Field(default=30.0, ge=5.0, le=600.0)
+    engine_timeout_s: float = Field(default=5.0, ge=1.0, le=10.0)
+    engine_server: str = Field(default="", pattern=r"^(https?://[A-Za-z0-9.:\[\]_/-]{1,180})?$")
     node_key_days: float = Field(default=30.0, gt=0.0)
     pool_max: int = Field(default=8, ge=1)
 

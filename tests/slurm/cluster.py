@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from controlplane.demo.ports import free_port
-from controlplane.slurm import answers
-from controlplane.slurm.health import Believed
+from controlplane.engines.slurm import answers
+from controlplane.engines.slurm.health import Believed
 from controlplane.slurm.observer import HOOKS
 
 NODES = tuple(f"n{number}" for number in range(1, 7))

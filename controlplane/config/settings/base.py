@@ -52,6 +52,7 @@ INSTALLED_APPS = [
     "controlplane.policies",
     "controlplane.recovery",
     "controlplane.scheduling",
+    "controlplane.engines",
     "controlplane.live",
     "controlplane.sentinel",
     "controlplane.api",
@@ -143,6 +144,8 @@ LEDGER_RETENTION_DAYS = ENV.ledger_retention_days
 GPU_HOUR_PRICE = ENV.gpu_hour_price
 GPU_HOUR_CURRENCY = ENV.gpu_hour_currency
 CHECKPOINT_OLD_S = ENV.checkpoint_old_s
+ENGINE, ENGINE_SERVER = ENV.engine, ENV.engine_server
+ENGINE_POLL_S, ENGINE_TIMEOUT_S = ENV.engine_poll_s, ENV.engine_timeout_s
 NODE_KEY_DAYS = ENV.node_key_days
 BIND = ENV.bind
 REQUIRE_LOOPBACK = False
@@ -181,6 +184,11 @@ CELERY_BEAT_SCHEDULE = {
     "ledger": {"task": "controlplane.sentinel.tasks.ledger", "schedule": 5.0, "options": {"expires": 5}},
     "shadow": {"task": "controlplane.sentinel.tasks.shadow", "schedule": 10.0, "options": {"expires": 10}},
     "opinions": {"task": "controlplane.sentinel.tasks.opinions", "schedule": 10.0, "options": {"expires": 10}},
+    **(
+        {"engine": {"task": "controlplane.sentinel.tasks.engine", "schedule": 5.0, "options": {"expires": 5}}}
+        if ENGINE != "resident"
+        else {}
+    ),
     "retention": {"task": "controlplane.sentinel.tasks.retention", "schedule": crontab(minute="17")},
 }
 
