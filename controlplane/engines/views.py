@@ -87,7 +87,6 @@ def element_view(row: PoolElement, *, used: bool) -> Json:
         "starts_at": iso(row.starts_at),
         "ends_at": iso(row.ends_at),
         "grace_s": row.grace_s,
-        "seen_at": iso(row.seen_at),
     }
 
 

@@ -57,7 +57,8 @@ def get_node(node: Node, output: Output = Format.TABLE) -> None:
     """One node."""
     with context.client() as client:
         row = context.plain(client.nodes.get(find(client, node)))
-        emit_object(row, columns.NODES, output, context.screen(), name="id")
+        shown = (*columns.NODES, *(columns.NODE_ENGINE if row.get("engine") else ()))
+        emit_object(row, shown, output, context.screen(), name="id")
 
 
 @node.command("dead-letters")

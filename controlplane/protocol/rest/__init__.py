@@ -24,6 +24,7 @@ from controlplane.protocol.rest.base import (
     Version,
 )
 from controlplane.protocol.rest.breakers import Breaker
+from controlplane.protocol.rest.engines import Engine, Intent, JobEngine, NodeEngine, Pilot, Pool
 from controlplane.protocol.rest.fleet import (
     Attention,
     DeadLetter,
@@ -146,6 +147,7 @@ __all__ = [
     "DeviceLive",
     "DeviceSeries",
     "DryRun",
+    "Engine",
     "Event",
     "ExpectedEnd",
     "Fault",
@@ -157,8 +159,10 @@ __all__ = [
     "Incident",
     "IncidentDetail",
     "IncidentReadings",
+    "Intent",
     "Job",
     "JobDetail",
+    "JobEngine",
     "JobNumerics",
     "JobQueue",
     "JobSpeed",
@@ -174,9 +178,11 @@ __all__ = [
     "Node",
     "NodeDetail",
     "NodeEnd",
+    "NodeEngine",
     "Overview",
     "Part",
     "Phase",
+    "Pilot",
     "Policy",
     "PolicyChange",
     "PolicyDiff",
@@ -184,6 +190,7 @@ __all__ = [
     "PolicyMeasure",
     "PolicyReplay",
     "PolicyVersion",
+    "Pool",
     "Problem",
     "Project",
     "ProjectDetail",

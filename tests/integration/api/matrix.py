@@ -95,6 +95,8 @@ OPERATIONS: dict[str, Row] = {
     "GET /reservations": Row("read"),
     "POST /reservations": Row("operate", WINDOW | {"nodes": ["node_404"], "project": "default"}),
     "POST /reservations/{reservation_id}:cancel": Row("operate", WITH_REASON),
+    "GET /engines": Row("read"),
+    "POST /pools/{pool_id}:resize": Row("operate", {"size": 1, "reason": "r"}),
     "GET /requests": Row("read"),
     "GET /requests/{request_id}": Row("read"),
     "POST /requests/{request_id}:withdraw": Row("operate", WITH_REASON),
