@@ -13,10 +13,11 @@ from controlplane.engines.models import EngineLook, EngineNode, Intent, PoolElem
 from controlplane.engines.record import believed_of
 from controlplane.engines.slurm import compare
 from controlplane.jobs.models import Rank
+from controlplane.protocol.states import NodeState
 from controlplane.runtime.clock import iso
 
 Json = dict[str, Any]
-WAITS = "PENDING"
+WAITS, RUNS = "PENDING", "RUNNING"
 KINDS = ("held", "cold", "other", "hot", "in_use")
 HELD = ("held", "JobHeld")
 """Part of Slurm's reason of an element that starts only once somebody releases it."""
@@ -63,13 +64,14 @@ def _pool(name: str, rows: list[PoolElement], in_use: set[str]) -> Json:
 
 
 def kind_of(row: PoolElement, *, used: bool) -> str:
-    """held: it waits until somebody releases it; cold: it waits in the engine's queue; hot: its node is there, and
-    spare; in_use: ranks are on its node (`used`); other: it starts or ends."""
+    """held: it waits until somebody releases it; cold: it waits in the engine's queue; in_use: ranks are on its node
+    (`used`); hot: its node is there, takes work, and has none; other: it starts or ends, or its node takes no work."""
     if row.state == WAITS:
         return "held" if any(part in row.reason for part in HELD) else "cold"
-    if row.state != "RUNNING":
-        return "other"
-    return "in_use" if used else "hot"
+    if row.state == RUNS and used:
+        return "in_use"
+    spare = row.node is not None and row.node.connected and row.node.state == NodeState.READY
+    return "hot" if row.state == RUNS and spare else "other"
 
 
 def element_view(row: PoolElement, *, used: bool) -> Json:

@@ -82,6 +82,16 @@ class Cluster:
                 process.wait()
         shutil.rmtree(self.root, ignore_errors=True)
 
+    @contextlib.contextmanager
+    def without_controller(self) -> Iterator[None]:
+        """While slurmctld is stopped: it answers nobody, and nobody is refused."""
+        controller = self._daemons["slurmctld"]
+        controller.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            controller.send_signal(signal.SIGCONT)
+
     def run(self, *argv: str, timeout_s: float = COMMAND_S) -> str:
         """What one of Slurm's programs prints for root."""
         done = subprocess.run(

@@ -13,10 +13,11 @@ PilotKind = Annotated[str, Meta(extra_json_schema={"enum": ["held", "cold", "oth
 
 
 class Pilot(Answer, frozen=True, kw_only=True):
-    """An element of a pool, which lends one node, or will. `kind`: in_use, ranks are on its node; hot, its node is a
-    spare; cold, it waits in the engine's queue; held, it waits until somebody releases it; other, it starts or ends.
-    `waits`: the engine's own reason. `starts_at`: when it started, which with `job` names the allocation, or is
-    expected to; `ends_at`: its time limit; `grace_s`: from its notice to its end. None: nobody knows."""
+    """An element of a pool, which lends one node, or will. `kind`: in_use, ranks are on its node; hot, its node takes
+    work and has none; cold, it waits in the engine's queue; held, it waits until somebody releases it; other, it
+    starts or ends, or its node takes no work. `waits`: the engine's own reason. `starts_at`: when it started, which
+    with `job` names the allocation, or is expected to; `ends_at`: its time limit; `grace_s`: from its notice to its
+    end. None: nobody knows."""
 
     index: int
     allocation: str
