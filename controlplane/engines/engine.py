@@ -53,7 +53,8 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """An intent as the engine is asked for it. `node`: its name in the engine; `pool` and `size`: of a resize."""
+    """An intent as the engine is asked for it. `node`: its name in the engine; `pool` and `size`: of a resize, with
+    which the pilots `spare` of that pool are given back, by number."""
 
     id: str
     kind: IntentKind
@@ -61,6 +62,7 @@ class Order:
     reason: str = ""
     pool: str = ""
     size: int = 0
+    spare: tuple[int, ...] = ()
 
 
 class Engine(Protocol):

@@ -109,7 +109,7 @@ def carry_out(engine: Engine, *, until_s: float) -> int:
 def _try(engine: Engine, intent: Intent, name: str) -> None:
     order = Order(
         id=intent.id, kind=IntentKind(intent.kind), node=name, reason=intent.reason, pool=intent.pool,
-        size=intent.size or 0,
+        size=intent.size or 0, spare=_spare(intent),
     )  # fmt: skip
     mine = Intent.objects.filter(pk=intent.pk, state__in=OPEN)
     try:
@@ -120,6 +120,19 @@ def _try(engine: Engine, intent: Intent, name: str) -> None:
     # Of a pool the driver reads the size back itself; a node's facts come with the next look.
     state = IntentState.DONE if order.kind is IntentKind.RESIZE else IntentState.SENT
     mine.update(state=state, detail=detail, done_at=now() if state is IntentState.DONE else None)
+
+
+def _spare(intent: Intent) -> tuple[int, ...]:
+    """Of a pool that is to be smaller, numbers of pilots that are given back now: as many as are too many, of those
+    whose node has no rank and is kept for no job."""
+    if intent.kind != IntentKind.RESIZE:
+        return ()
+    running = PoolElement.objects.filter(engine=intent.engine, pool=intent.pool, state="RUNNING")
+    too_many = running.count() - (intent.size or 0)
+    busy = Rank.objects.filter(node__pilots__in=running, released_at=None).values("node")
+    kept = Device.objects.filter(node__pilots__in=running, reservation__isnull=False).values("node")
+    spare = running.filter(node__isnull=False).exclude(node__in=busy).exclude(node__in=kept).order_by("-index")
+    return tuple(spare.values_list("index", flat=True)[:too_many]) if too_many > 0 else ()
 
 
 def resize(engine: str, pool: str, size: int, *, reason: str, actor: str, request_id: str = "") -> Intent:

@@ -95,6 +95,9 @@ def test_what_slurm_believes_is_on_the_api_and_what_holdfast_wants_of_it_is_done
             wait("it says that nobody answers", lambda: engine().error)
             assert (believed().state, believed().reason) == before and len(engine().pools) == 2
         wait("it answers again", lambda: engine().error == "")
+        client.engines.resize(mine, 1, "it is over")
+        # Nothing of Holdfast's runs on these nodes, so it knows of no spare: they end by themselves.
+        wait("one at a time", lambda: "ArrayTaskThrottle=1 " in cluster.run("scontrol", "-o", "show", "job", mine))
         cluster.run("scancel", mine, other)
         wait("the pools are gone", lambda: engine().pools == [])
     client.close()

@@ -34,8 +34,8 @@ def list_engines(request: HttpRequest) -> HttpResponse:
     openapi_extra=describe(rest.Accepted, status=202, body=bodies.PoolSize, errors=(404, 409, 415, 422)),
 )
 def resize(request: HttpRequest, pool_id: str) -> HttpResponse:
-    """So many of its pilots run at a time. More start from those that wait; of fewer, those that run stay until they
-    end. 409 where the pool has not so many."""
+    """So many of its pilots run at a time. More start from those that wait; of fewer, spare ones are given back, and
+    those with ranks on their node stay until they end. 409 where the pool has not so many."""
     body, actor = bodies.read(request, bodies.PoolSize), principal_of(request).name
 
     def effect() -> Effect:

@@ -91,7 +91,7 @@ def resize(
     size: Annotated[int, typer.Argument(metavar="NUMBER", help="Pilots that run at a time.", min=1, max=1000)],
     reason: Reason = BY_HAND,
 ) -> None:
-    """Let so many pilots of a pool run at a time. Those that run stay until they end."""
+    """Let so many pilots of a pool run at a time. Spare ones are given back; those with ranks stay until they end."""
     with context.client() as client:
         say(client.engines.resize(pool, size, reason).detail)
     context.next_commands("holdfast engine intents", "holdfast engine pools")

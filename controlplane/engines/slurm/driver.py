@@ -63,7 +63,10 @@ class Slurm:
         self._ask("scontrol", "update", f"jobid={order.pool}", f"arraytaskthrottle={order.size}")
         if answers.throttle(self._ask("scontrol", "--oneliner", "show", "job", order.pool)) != order.size:
             raise EngineError(f"Slurm does not say that {order.size} pilots of {order.pool} may run at a time")
-        return f"{order.size} pilots of {order.pool} may run at a time"
+        if order.spare:
+            self._ask("scancel", *(f"{order.pool}_{index}" for index in order.spare))
+        back = f", {len(order.spare)} spare ones are given back" if order.spare else ""
+        return f"{order.size} pilots of {order.pool} may run at a time{back}"
 
     def _ask(self, *argv: str) -> str:
         try:

@@ -1639,8 +1639,8 @@ export interface paths {
         put?: never;
         /**
          * Grow or shrink a pool
-         * @description So many of its pilots run at a time. More start from those that wait; of fewer, those that run stay until they
-         *     end. 409 where the pool has not so many.
+         * @description So many of its pilots run at a time. More start from those that wait; of fewer, spare ones are given back, and
+         *     those with ranks on their node stay until they end. 409 where the pool has not so many.
          */
         post: operations["controlplane_api_routers_engines_resize"];
         delete?: never;
@@ -4508,9 +4508,10 @@ export interface components {
         /**
          * Pilot
          * @description An element of a pool, which lends one node, or will. `kind`: in_use, ranks are on its node; hot, its node takes
-         *         work and has none; cold, it waits in the engine's queue; held, it waits until somebody releases it; other, it starts
-         *         or ends, or its node takes no work. `waits`: the engine's own reason. `starts_at`: when it started, which with `job` names the allocation, or is
-         *         expected to; `ends_at`: its time limit; `grace_s`: from its notice to its end. None: nobody knows.
+         *         work and has none; cold, it waits in the engine's queue; held, it waits until somebody releases it; other, it
+         *         starts or ends, or its node takes no work. `waits`: the engine's own reason. `starts_at`: when it started, which
+         *         with `job` names the allocation, or is expected to; `ends_at`: its time limit; `grace_s`: from its notice to its
+         *         end. None: nobody knows.
          */
         Pilot: {
             allocation: string;

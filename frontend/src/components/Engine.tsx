@@ -119,7 +119,7 @@ function ResizeDialog({ pool, onClose }: { pool: Pool; onClose: () => void }): R
       onConfirm={async (reason) => (await post("/pools/{pool_id}:resize", { pool_id: pool.id }, { size: Number(size), reason })).detail}
       blastRadius={
         <>
-          <p>So many of its pilots run at a time. More start from those that wait in Slurm&apos;s queue; of fewer, those that run stay until they end.</p>
+          <p>So many of its pilots run at a time. More start from those that wait in Slurm&apos;s queue; of fewer, spare ones are given back now, and those with ranks on their node stay until they end.</p>
           <label className="field"><span>Pilots at a time (1 to {most})</span><input type="number" min={1} max={most} value={size} required onChange={(event) => setSize(event.target.value)} /></label>
         </>
       }

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from controlplane.engines import poll, views
+from controlplane.engines import intents, poll, views
 from controlplane.engines.models import EngineLook, EngineNode, Intent, PoolElement
 from controlplane.engines.slurm.driver import Slurm
 from controlplane.fleet import services as fleet
-from controlplane.fleet.models import Node
+from controlplane.fleet.models import Device, Node
+from controlplane.jobs.models import Rank
 from controlplane.recovery.reconcile import reconcile_job
 from controlplane.runtime.clock import ago, now
 from controlplane.runtime.models import Event
@@ -34,6 +35,8 @@ echo "$(basename $0) $*" >> {folder}/asked
 case "$*" in *update*) echo "$*" >> {folder}/updates; cat {folder}/update >&2 2>/dev/null && exit 1; exit 0;; esac
 last=""; for last in "$@"; do :; done
 case "$(basename $0) $last" in
+  "scancel "*) echo "cancel $*" >> {folder}/updates ;;
+  "scontrol 9") echo "JobId=1 ArrayTaskThrottle=$(cat {folder}/throttle) JobName=x" ;;
   "scontrol node") cat {folder}/nodes ;;
   "scontrol "*) grep "^NodeName=$last " {folder}/nodes ;;
   *) cat {folder}/pilots ;;
@@ -56,7 +59,7 @@ class Player:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for name in ("squeue", "scontrol"):
+        for name in ("squeue", "scontrol", "scancel"):
             path = folder / name
             path.write_text(PLAYER.format(folder=folder))
             path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -248,3 +251,39 @@ def test_ranks_on_a_cordoned_node_keep_it_undrained(slurm: Player) -> None:
     assert not Intent.objects.exists() and not slurm.updates
     shown = views.of_node(used.id)
     assert shown is not None and shown["differs"].endswith("It is drained in Slurm once nothing runs on it.")
+
+
+def test_a_pool_that_shrinks_gives_spare_pilots_back_and_keeps_those_with_ranks(slurm: Player) -> None:
+    make_fleet(6)
+    job = make_job()
+    reconcile_job(job.id)
+    used = set(Rank.objects.filter(released_at=None).values_list("node__name", flat=True))
+    kept = set(Device.objects.filter(reservation__isnull=False).values_list("node__name", flat=True))
+    spare = {f"n{number}" for number in range(1, 7)} - used - kept
+    assert used and spare
+    nodes = "".join(line(f"n{number}", "ALLOCATED") for number in range(1, 7))
+    listed = HEADER + "".join(pilot(number, node=f"n{number}") for number in range(1, 7))
+    slurm.look(nodes, listed)
+    (slurm.folder / "throttle").write_text("1")
+    intent = intents.resize("slurm", "9", 1, reason="a quiet week", actor="user:ada")
+    slurm.look(nodes, listed)
+    asked, cancelled = slurm.updates
+    assert asked == "update jobid=9 arraytaskthrottle=1"
+    assert {name.replace("9_", "n") for name in cancelled.split()[1:]} == spare
+    intent.refresh_from_db()
+    assert intent.state == "done" and "given back" in intent.detail
+
+
+def test_a_resize_that_slurm_does_not_confirm_is_tried_again_and_a_newer_one_replaces_it(slurm: Player) -> None:
+    make_fleet(2)
+    listed = HEADER + pilot(1, node="n1") + pilot(2, "PENDING", why="Resources")
+    slurm.look(line("n1", "ALLOCATED"), listed)
+    (slurm.folder / "throttle").write_text("7")
+    first = intents.resize("slurm", "9", 2, reason="r", actor="user:ada")
+    slurm.look(line("n1", "ALLOCATED"), listed)
+    first.refresh_from_db()
+    assert first.state == "wanted" and "does not say" in first.detail
+    second = intents.resize("slurm", "9", 1, reason="r", actor="user:ada")
+    (slurm.folder / "throttle").write_text("1")
+    slurm.look(line("n1", "ALLOCATED"), listed)
+    assert [Intent.objects.get(pk=each.pk).state for each in (first, second)] == ["void", "done"]
