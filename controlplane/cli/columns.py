@@ -162,26 +162,6 @@ JOB = (
     Column(title="ETA", show=seconds("eta_s")),
     Column(title="WHY", show=text("why")),
 )
-
-
-def _believed(row: Row) -> str:
-    engine = row["engine"]
-    reason = "a reason that cannot be read" if engine["reason"] is None else engine["reason"]
-    who = f" ({engine['reason_by']})" if engine["reason_by"] else ""
-    return f"{engine['engine']}: {engine['state']}{f': {reason}{who}' if reason else ''}"
-
-
-def _allocation(row: Row) -> str:
-    lent = row["engine"]["allocation"]
-    return f"{lent['allocation']} until {lent['ends_at'] or 'not known'}" if lent else ABSENT
-
-
-NODE_ENGINE = (
-    Column(title="ENGINE", show=_believed),
-    Column(title="DIFFERS", show=lambda row: str(row["engine"]["differs"] or "they agree")),
-    Column(title="ALLOCATION", show=_allocation),
-)
-"""Of a node that a scheduler has named, beside `NODES`."""
 NODES = (
     Column(title="NAME", show=text("name")),
     Column(title="STATE", show=text("state"), state=True),

@@ -1,4 +1,4 @@
-"""What an engine is to the server: it is asked for facts, and carries out intents. Pure.
+"""What an engine is to the server: it is asked what it believes, and carries out intents. Pure.
 
 An engine gives Holdfast nodes: who gets them, for how long, and what replaces a dead one is its own matter. What it
 answers becomes rows (`record`); what Holdfast wants of it is rows too (`intents`), each of which it is asked for until
@@ -42,7 +42,7 @@ class EngineError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Observation:
     """One look. `nodes`: by the name that each has in the engine; `pilots`: of all pools. None: no news, nothing is
     concluded of either, and `errors` says why."""
 
@@ -52,7 +52,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class Change:
     """An intent as the engine is asked for it. `node`: its name in the engine; `pool` and `size`: of a resize, with
     which the pilots `spare` of that pool are given back, by number."""
 
@@ -70,10 +70,10 @@ class Engine(Protocol):
 
     name: str
 
-    def observe(self) -> Facts:
+    def observe(self) -> Observation:
         """What the engine believes now; it raises nothing."""
 
-    def carry_out(self, order: Order) -> str:
+    def carry_out(self, change: Change) -> str:
         """Ask the engine for it, where it is not so already; what came of that, in words. May be called again for the
         same intent. Raises EngineError."""
 
@@ -83,10 +83,10 @@ class Resident:
 
     name = RESIDENT
 
-    def observe(self) -> Facts:
+    def observe(self) -> Observation:
         """Nothing: nobody else knows of the nodes."""
-        return Facts(nodes={}, pilots=())
+        return Observation(nodes={}, pilots=())
 
-    def carry_out(self, order: Order) -> str:
+    def carry_out(self, change: Change) -> str:
         """Nobody makes intents for it."""
         raise EngineError(f"the engine {RESIDENT} carries nothing out")

@@ -12,7 +12,7 @@ import msgspec
 
 from controlplane.access import services as access
 from controlplane.access.actors import in_words
-from controlplane.engines.engine import OPEN, Engine, EngineError, IntentKind, IntentState, Order
+from controlplane.engines.engine import OPEN, Change, Engine, EngineError, IntentKind, IntentState
 from controlplane.engines.models import EngineNode, Intent, PoolElement
 from controlplane.engines.record import believed_of
 from controlplane.engines.slurm import compare, health
@@ -27,7 +27,7 @@ from controlplane.runtime.pieces import batched
 
 POLICY = "policy"
 FIRST_AGAIN, LAST_AGAIN = timedelta(seconds=15), timedelta(minutes=10)
-MAX_TRIES_A_LOOK = 8
+MAX_TRIES_A_POLL = 8
 MAX_DETAIL_CHARS = 1000
 NODES_A_QUERY = 500
 
@@ -95,7 +95,7 @@ def carry_out(engine: Engine, *, until_s: float) -> int:
     names = dict(EngineNode.objects.filter(engine=engine.name).values_list("node_id", "name"))
     due = Intent.objects.filter(engine=engine.name, state__in=OPEN, due_at__lte=now()).order_by("due_at", "id")
     tries = 0
-    for intent in due[:MAX_TRIES_A_LOOK]:
+    for intent in due[:MAX_TRIES_A_POLL]:
         if time.monotonic() >= until_s:
             break
         again_at = now() + min(FIRST_AGAIN * 2 ** min(intent.tries, 16), LAST_AGAIN)
@@ -107,18 +107,18 @@ def carry_out(engine: Engine, *, until_s: float) -> int:
 
 
 def _try(engine: Engine, intent: Intent, name: str) -> None:
-    order = Order(
+    change = Change(
         id=intent.id, kind=IntentKind(intent.kind), node=name, reason=intent.reason, pool=intent.pool,
         size=intent.size or 0, spare=_spare(intent),
     )  # fmt: skip
     mine = Intent.objects.filter(pk=intent.pk, state__in=OPEN)
     try:
-        detail = engine.carry_out(order)
+        detail = engine.carry_out(change)
     except EngineError as error:
         mine.update(detail=str(error)[:MAX_DETAIL_CHARS])
         return
     # Of a pool the driver reads the size back itself; a node's facts come with the next look.
-    state = IntentState.DONE if order.kind is IntentKind.RESIZE else IntentState.SENT
+    state = IntentState.DONE if change.kind is IntentKind.RESIZE else IntentState.SENT
     mine.update(state=state, detail=detail, done_at=now() if state is IntentState.DONE else None)
 
 

@@ -7,7 +7,7 @@ from controlplane.engines.engine import OPEN, IntentKind, IntentState
 from controlplane.fleet.models import Node
 
 
-class EngineLook(models.Model):
+class EnginePoll(models.Model):
     """How an engine was last looked at. `answered_at`: its last whole answer; `error`: why the newest look was none, ""
     where it was; `failures`: such looks in a row; nobody looks before `due_at`."""
 

@@ -12,7 +12,7 @@ from django.conf import settings
 
 from controlplane.engines import intents
 from controlplane.engines.engine import SLURM, Engine, Resident
-from controlplane.engines.models import EngineLook
+from controlplane.engines.models import EnginePoll
 from controlplane.engines.record import record
 from controlplane.engines.slurm.driver import Slurm
 from controlplane.runtime.clock import now
@@ -34,15 +34,15 @@ def poll(engine: Engine | None = None) -> bool:
     """Look, if it is time and nobody else does; whether it did."""
     engine = engine or engine_of()
     at, until_s = now(), time.monotonic() + BUDGET_S
-    EngineLook.objects.get_or_create(engine=engine.name, defaults={"due_at": at})
-    if not EngineLook.objects.filter(engine=engine.name, due_at__lte=at).update(due_at=at + LEASE):
+    EnginePoll.objects.get_or_create(engine=engine.name, defaults={"due_at": at})
+    if not EnginePoll.objects.filter(engine=engine.name, due_at__lte=at).update(due_at=at + LEASE):
         return False
-    facts = engine.observe()
-    record(engine.name, facts)
-    if facts.nodes is not None:
+    observation = engine.observe()
+    record(engine.name, observation)
+    if observation.nodes is not None:
         intents.renew(engine.name)
         intents.carry_out(engine, until_s=until_s)
-    look = EngineLook.objects.get(engine=engine.name)
-    wait_s = min(settings.ENGINE_POLL_S * 2 ** min(look.failures, 10), max(MAX_WAIT_S, settings.ENGINE_POLL_S))
-    EngineLook.objects.filter(engine=engine.name).update(due_at=at + timedelta(seconds=wait_s))
+    polled = EnginePoll.objects.get(engine=engine.name)
+    wait_s = min(settings.ENGINE_POLL_S * 2 ** min(polled.failures, 10), max(MAX_WAIT_S, settings.ENGINE_POLL_S))
+    EnginePoll.objects.filter(engine=engine.name).update(due_at=at + timedelta(seconds=wait_s))
     return True

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 
-from controlplane.engines.engine import Facts
-from controlplane.engines.models import EngineLook, EngineNode, PoolElement
+from controlplane.engines.engine import Observation
+from controlplane.engines.models import EngineNode, EnginePoll, PoolElement
 from controlplane.engines.slurm.answers import Pilot, name_in_holdfast
 from controlplane.engines.slurm.compare import cause, words
 from controlplane.engines.slurm.health import Believed
@@ -30,20 +30,20 @@ _LISTED = (
 )  # fmt: skip
 
 
-def record(engine: str, facts: Facts) -> None:
+def record(engine: str, observation: Observation) -> None:
     """All that this look has brought; an event for each node of which the engine changed its mind."""
     with events.unit_of_work():
         at = now()
         ids = {name: node_id for node_id, name in Node.objects.filter(removed_at=None).values_list("id", "name")}
-        if facts.pilots is not None:
-            _pilots(engine, facts.pilots, facts.nodes, ids, at)
-        if facts.nodes is not None:
-            _nodes(engine, facts.nodes, ids, at)
-        look = EngineLook.objects.get(pk=engine)
-        look.error, look.error_at = "; ".join(facts.errors), at if facts.errors else look.error_at
-        look.failures = look.failures + 1 if facts.errors else 0
-        look.answered_at = look.answered_at if facts.errors else at
-        look.save(update_fields=["error", "error_at", "failures", "answered_at"])
+        if observation.pilots is not None:
+            _pilots(engine, observation.pilots, observation.nodes, ids, at)
+        if observation.nodes is not None:
+            _nodes(engine, observation.nodes, ids, at)
+        polled = EnginePoll.objects.get(pk=engine)
+        polled.error, polled.error_at = "; ".join(observation.errors), at if observation.errors else polled.error_at
+        polled.failures = polled.failures + 1 if observation.errors else 0
+        polled.answered_at = polled.answered_at if observation.errors else at
+        polled.save(update_fields=["error", "error_at", "failures", "answered_at"])
 
 
 def _nodes(engine: str, found: Mapping[str, Believed], ids: Mapping[str, str], at: datetime) -> None:
@@ -65,7 +65,7 @@ def _nodes(engine: str, found: Mapping[str, Believed], ids: Mapping[str, str], a
             )
         )  # fmt: skip
         if believed.drained != (was is not None and believed_of(was).drained):
-            _tell(Node.objects.get(pk=node_id), believed)
+            _publish(Node.objects.get(pk=node_id), believed)
     for some in batched(rows, ROWS_A_QUERY):
         EngineNode.objects.bulk_create(some, update_conflicts=True, unique_fields=["node"], update_fields=_BELIEVED)
 
@@ -76,7 +76,7 @@ def believed_of(row: EngineNode) -> Believed:
     return Believed(states=states, reason=row.reason, by=row.reason_by, since=row.reason_at)
 
 
-def _tell(node: Node, believed: Believed) -> None:
+def _publish(node: Node, believed: Believed) -> None:
     does = f"gives {node.name} no job: {cause(believed)}" if believed.drained else f"gives {node.name} jobs again"
     publish_node(node, "node.engine", f"Slurm {does}.")
 

@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 
 from controlplane.engines.engine import OPEN, RESIDENT
 from controlplane.engines.intents import seen_as
-from controlplane.engines.models import EngineLook, EngineNode, Intent, PoolElement
+from controlplane.engines.models import EngineNode, EnginePoll, Intent, PoolElement
 from controlplane.engines.record import believed_of
 from controlplane.engines.slurm import compare
 from controlplane.jobs.models import Rank
@@ -18,7 +18,7 @@ from controlplane.runtime.clock import iso
 
 Json = dict[str, Any]
 WAITS, RUNS = "PENDING", "RUNNING"
-KINDS = ("held", "cold", "other", "hot", "in_use")
+KINDS = ("held", "cold", "other", "idle", "in_use")
 HELD = ("held", "JobHeld")
 """Part of Slurm's reason of an element that starts only once somebody releases it."""
 MAX_ELEMENTS, MAX_INTENTS, MAX_NODES = 200, 50, 20
@@ -27,15 +27,15 @@ MAX_ELEMENTS, MAX_INTENTS, MAX_NODES = 200, 50, 20
 def engines() -> list[Json]:
     """Of this server, with their pools: the one that the settings name."""
     name = settings.ENGINE
-    look = EngineLook.objects.filter(engine=name).first()
+    polled = EnginePoll.objects.filter(engine=name).first()
     intents = Intent.objects.filter(engine=name).select_related("node").order_by("-made_at", "-id")[:MAX_INTENTS]
     return [
         {
             "name": name,
             "asked": name != RESIDENT,
-            "answered_at": iso(look.answered_at) if look else None,
-            "error": look.error if look else "",
-            "error_at": iso(look.error_at) if look and look.error else None,
+            "answered_at": iso(polled.answered_at) if polled else None,
+            "error": polled.error if polled else "",
+            "error_at": iso(polled.error_at) if polled and polled.error else None,
             "nodes": EngineNode.objects.filter(engine=name, node__removed_at=None).count(),
             "pools": _pools(name),
             "intents": [intent_view(row) for row in intents],
@@ -65,13 +65,13 @@ def _pool(name: str, rows: list[PoolElement], in_use: set[str]) -> Json:
 
 def kind_of(row: PoolElement, *, used: bool) -> str:
     """held: it waits until somebody releases it; cold: it waits in the engine's queue; in_use: ranks are on its node
-    (`used`); hot: its node is there, takes work, and has none; other: it starts or ends, or its node takes no work."""
+    (`used`); idle: its node is there, takes work, and has none; other: it starts or ends, or its node takes no work."""
     if row.state == WAITS:
         return "held" if any(part in row.reason for part in HELD) else "cold"
     if row.state == RUNS and used:
         return "in_use"
     spare = row.node is not None and row.node.connected and row.node.state == NodeState.READY
-    return "hot" if row.state == RUNS and spare else "other"
+    return "idle" if row.state == RUNS and spare else "other"
 
 
 def element_view(row: PoolElement, *, used: bool) -> Json:
@@ -119,7 +119,7 @@ def of_node(node_id: str) -> Json | None:
     row = EngineNode.objects.select_related("node").filter(engine=settings.ENGINE, node=node_id).first()
     if row is None:
         return None
-    look = EngineLook.objects.filter(engine=row.engine).first()
+    polled = EnginePoll.objects.filter(engine=row.engine).first()
     pilot, believed = _running(row.engine, [node_id]).get(node_id), believed_of(row)
     node = seen_as([row])[node_id]
     allocation = element_view(pilot, used=bool(node.ranks)) if pilot is not None else None
@@ -139,7 +139,7 @@ def of_node(node_id: str) -> Json | None:
             node, believed, piloted=row.piloted, pilot=allocation["allocation"] if allocation else ""
         ),
         "seen_at": iso(row.seen_at),
-        "error": look.error if look else "",
+        "error": polled.error if polled else "",
         "intents": [intent_view(each) for each in intents[:5]],
     }
 

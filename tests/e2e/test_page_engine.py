@@ -30,7 +30,7 @@ def test_pages_say_what_slurm_believes_where_nodes_come_from_and_why_pilots_wait
     waiting = pilot(8, "PENDING", why="Resources") + pilot(9, "PENDING", why="(launch failed requeued held)")
     drained = line(busy[0], "ALLOCATED+DRAIN", "fan is loud [root@2026-11-30T09:00:00]")
     others = "".join(line(name, "ALLOCATED") for name in ("n1", "n2", "n3", "n4") if name != busy[0])
-    slurm.look(drained + others, HEADER + listed + waiting)
+    slurm.answers(drained + others, HEADER + listed + waiting)
     assert Intent.objects.filter(state="sent").exists() is ("n4" not in busy)
     for place in PLACES:
         with opened(chromium, real, place) as page:
@@ -54,8 +54,8 @@ def test_a_pool_is_resized_and_an_answer_that_does_not_come_is_told(
     slurm: Player,  # noqa: F811
 ) -> None:
     make_fleet(1)
-    slurm.look(line("n1", "ALLOCATED"), HEADER + pilot(1, node="n1") + pilot(2, "PENDING", why="Resources"))
-    slurm.look(None, None)
+    slurm.answers(line("n1", "ALLOCATED"), HEADER + pilot(1, node="n1") + pilot(2, "PENDING", why="Resources"))
+    slurm.answers(None, None)
     with opened(chromium, real, DESK) as page:
         page.goto(f"{real.url}/queue")
         pools: Any = page.locator('section[aria-label="Pools of Slurm\'s nodes"]')

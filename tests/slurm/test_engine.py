@@ -2,7 +2,7 @@
 reason and difference and stays as it is; one that Holdfast has out of service is drained by an intent and given back;
 pilots are counted by what they are, in two pools that stay apart; and a slurmctld that is away changes nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,64 +40,84 @@ def array(cluster: Cluster, *, running: int, elements: int, server: str) -> str:
     )  # fmt: skip
 
 
-def test_what_slurm_believes_is_on_the_api_and_what_holdfast_wants_of_it_is_done(
-    cluster: Cluster, server: Installation, tmp_path: Path
-) -> None:
-    client = Client(server.addresses.web, token=server.api_token("admin"))
+class Seen:
+    """What the API says, and how long a test waits for it."""
 
-    def engine() -> Any:
-        (found,) = client.engines.list()
+    def __init__(self, cluster: Cluster, client: Client) -> None:
+        self.cluster, self.client = cluster, client
+
+    def engine(self) -> Any:
+        (found,) = self.client.engines.list()
         return found
 
-    def believed() -> Any:
-        return client.nodes.get("n2").engine
+    def pools(self) -> dict[str, Any]:
+        return {pool.id: pool for pool in self.engine().pools}
 
-    def wait(what: str, ask: Any) -> Any:
+    def believed(self) -> Any:
+        return self.client.nodes.get("n2").engine
+
+    def wait(self, what: str, ask: Callable[[], Any]) -> Any:
         try:
-            return cluster.wait(what, ask, timeout_s=WAIT_S)
+            return self.cluster.wait(what, ask, timeout_s=WAIT_S)
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{engine()}") from error
+            raise AssertionError(f"{error}\n{self.engine()}") from error
 
-    with agent(server, tmp_path, "n2"):
-        wait("n2 has enrolled", lambda: any(node.name == "n2" and node.connected for node in client.nodes.list()))
-        # It waits for an administrator, so it is out of service.
-        wait("an intent has drained n2", lambda: cluster.believed("n2").ours)
-        intent = wait("it is done", lambda: next((each for each in engine().intents if each.state == "done"), None))
-        assert intent.kind == "mark_bad" and intent.id in str(cluster.believed("n2").reason)
-        client.nodes.confirm(client.nodes.get("n2").id, "the machine in rack 2")
-        wait("n2 is given back", lambda: not cluster.believed("n2").drained)
-        wait("they agree", lambda: believed() is not None and not believed().drained and believed().differs == "")
 
-        cluster.run("scontrol", "update", "nodename=n2", "state=drain", "reason=fan is loud")
-        shown = wait("the drain is on the API", lambda: believed() if believed().drained else None)
-        assert (shown.reason, shown.reason_by, shown.ours) == ("fan is loud", "root", False)
-        assert "Slurm gives it no job" in shown.differs and "Holdfast leaves that alone" in shown.differs
-        client.nodes.cordon(client.nodes.get("n2").id, "so it is")
-        client.nodes.uncordon(client.nodes.get("n2").id, "a new fan")
+@pytest.fixture
+def seen(cluster: Cluster, server: Installation, tmp_path: Path) -> Iterator[Seen]:
+    """With a resident agent on n2, which waits for an administrator: out of service, so that an intent drains it."""
+    with Client(server.addresses.web, token=server.api_token("admin")) as client, agent(server, tmp_path, "n2"):
+        found = Seen(cluster, client)
+        enrolled: Callable[[], bool] = lambda: any(n.name == "n2" and n.connected for n in client.nodes.list())  # noqa: E731
+        found.wait("n2 has enrolled", enrolled)
+        yield found
 
+
+def test_what_slurm_believes_is_on_the_api_and_what_holdfast_wants_of_it_is_done(seen: Seen) -> None:
+    cluster, client, wait = seen.cluster, seen.client, seen.wait
+    wait("an intent has drained n2", lambda: cluster.believed("n2").ours)
+    intent = wait("it is done", lambda: next((each for each in seen.engine().intents if each.state == "done"), None))
+    assert intent.kind == "mark_bad" and intent.id in str(cluster.believed("n2").reason)
+    client.nodes.confirm(client.nodes.get("n2").id, "the machine in rack 2")
+    wait("n2 is given back", lambda: not cluster.believed("n2").drained)
+    wait("they agree", lambda: (found := seen.believed()) and not found.drained and found.differs == "")
+
+    cluster.run("scontrol", "update", "nodename=n2", "state=drain", "reason=fan is loud")
+    shown = wait("the drain is on the API", lambda: found if (found := seen.believed()).drained else None)
+    assert (shown.reason, shown.reason_by, shown.ours) == ("fan is loud", "root", False)
+    assert "Slurm gives it no job" in shown.differs and "Holdfast leaves that alone" in shown.differs
+    client.nodes.cordon(client.nodes.get("n2").id, "so it is")
+    wait("it is seen again", lambda: seen.believed().seen_at > shown.seen_at and seen.believed().differs == "")
+    client.nodes.uncordon(client.nodes.get("n2").id, "a new fan")
+    with cluster.without_controller():
+        wait("it says that nobody answers", lambda: seen.engine().error)
+        assert (seen.believed().state, seen.believed().reason) == (shown.state, shown.reason)
+    wait("it answers again", lambda: seen.engine().error == "")
+    assert cluster.believed("n2").reason == "fan is loud", "what somebody else drained is left alone"
+
+
+def test_pools_are_counted_apart_with_slurms_reason_for_waiting_and_are_resized(
+    cluster: Cluster, server: Installation
+) -> None:
+    with Client(server.addresses.web, token=server.api_token("admin")) as client:
+        seen = Seen(cluster, client)
         mine = array(cluster, running=2, elements=4, server=server.addresses.web)
-        wait("its pilots are listed", lambda: [(p.hot + p.other, p.cold) for p in engine().pools] == [(2, 2)])
+        counts: Callable[[], Any] = lambda: [(p.idle + p.other, p.cold) for p in seen.pools().values()]  # noqa: E731
+        seen.wait("its pilots are listed", lambda: counts() == [(2, 2)])
         client.engines.resize(mine, 3, "a deadline")
-        wait("three run", lambda: [(p.hot + p.other, p.cold) for p in engine().pools] == [(3, 1)])
+        seen.wait("three run", lambda: counts() == [(3, 1)])
         other = array(cluster, running=1, elements=2, server=server.addresses.web)
         cluster.run("scontrol", "hold", f"{other}_2")
-        pools = wait("both pools are listed", lambda: {p.id: p for p in engine().pools if len(engine().pools) == 2})
-        wait("one is held", lambda: next(p for p in engine().pools if p.id == other).held == 1)
+        seen.wait("one is held", lambda: other in (found := seen.pools()) and found[other].held == 1)
+        pools = seen.pools()
         nodes = [{pilot.node_name for pilot in pool.elements if pilot.node_name} for pool in pools.values()]
-        assert nodes[0].isdisjoint(nodes[1]), "two pools' pilots never mix"
+        assert len(nodes) == 2 and nodes[0].isdisjoint(nodes[1]), "two pools' pilots never mix"
         waits = next(pilot for pilot in pools[other].elements if pilot.index == 1)
         assert waits.waits and waits.kind == "cold", "Slurm's own reason"
         assert all(pilot.ends_at and pilot.grace_s == 45 for pilot in pools[mine].elements if pilot.node_name)
-
-        assert cluster.believed("n2").reason == "fan is loud", "what somebody else drained is left alone"
-        before = (believed().state, believed().reason)
-        with cluster.without_controller():
-            wait("it says that nobody answers", lambda: engine().error)
-            assert (believed().state, believed().reason) == before and len(engine().pools) == 2
-        wait("it answers again", lambda: engine().error == "")
         client.engines.resize(mine, 1, "it is over")
-        # Nothing of Holdfast's runs on these nodes, so it knows of no spare: they end by themselves.
-        wait("one at a time", lambda: "ArrayTaskThrottle=1 " in cluster.run("scontrol", "-o", "show", "job", mine))
+        # Holdfast does not know these nodes, so no pilot of theirs is a spare that it could give back.
+        throttled: Callable[[], str] = lambda: cluster.run("scontrol", "-o", "show", "job", mine)  # noqa: E731
+        seen.wait("one at a time", lambda: "ArrayTaskThrottle=1 " in throttled())
         cluster.run("scancel", mine, other)
-        wait("the pools are gone", lambda: engine().pools == [])
-    client.close()
+        seen.wait("the pools are gone", lambda: seen.pools() == {})

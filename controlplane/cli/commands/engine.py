@@ -9,7 +9,7 @@ from controlplane.cli.context import BY_HAND, Output, Reason
 from controlplane.cli.output import ABSENT, Column, Format, Row, emit_rows, number, say, text
 
 app = typer.Typer(no_args_is_help=True, help="What gives the nodes, and its pools of pilots.")
-COUNTS = ("in_use", "hot", "cold", "held", "other")
+COUNTS = ("in_use", "idle", "cold", "held", "other")
 
 
 def _node(row: Row) -> str:
@@ -49,6 +49,26 @@ INTENTS = (
     Column(title="REASON", show=text("reason")),
     Column(title="DETAIL", show=text("detail")),
 )
+
+
+def _believed(row: Row) -> str:
+    engine = row["engine"]
+    reason = "a reason that cannot be read" if engine["reason"] is None else engine["reason"]
+    who = f" ({engine['reason_by']})" if engine["reason_by"] else ""
+    return f"{engine['engine']}: {engine['state']}{f': {reason}{who}' if reason else ''}"
+
+
+def _allocation(row: Row) -> str:
+    lent = row["engine"]["allocation"]
+    return f"{lent['allocation']} until {lent['ends_at'] or 'not known'}" if lent else ABSENT
+
+
+OF_NODE = (
+    Column(title="ENGINE", show=_believed),
+    Column(title="DIFFERS", show=lambda row: str(row["engine"]["differs"] or "they agree")),
+    Column(title="ALLOCATION", show=_allocation),
+)
+"""Of a node that a scheduler has named, beside its own columns."""
 
 
 def _engines() -> list[dict[str, Any]]:

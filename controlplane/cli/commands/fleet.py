@@ -7,6 +7,7 @@ import typer
 
 from controlplane.api.shapes import rows_of
 from controlplane.cli import columns, context
+from controlplane.cli.commands.engine import OF_NODE
 from controlplane.cli.commands.join_token import show_once
 from controlplane.cli.commands.request import Timeout, Wait, follow
 from controlplane.cli.context import BY_HAND, Output, Reason
@@ -57,7 +58,7 @@ def get_node(node: Node, output: Output = Format.TABLE) -> None:
     """One node."""
     with context.client() as client:
         row = context.plain(client.nodes.get(find(client, node)))
-        shown = (*columns.NODES, *(columns.NODE_ENGINE if row.get("engine") else ()))
+        shown = (*columns.NODES, *(OF_NODE if row.get("engine") else ()))
         emit_object(row, shown, output, context.screen(), name="id")
 
 

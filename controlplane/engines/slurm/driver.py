@@ -1,9 +1,9 @@
-"""Slurm as an engine: two questions for all facts, and one command for each intent.
+"""Slurm as an engine: two questions for all that it believes, and one command for each intent.
 
 Runs on the server's host, where `squeue` and `scontrol` work. Made by `engines.poll` alone.
 """
 
-from controlplane.engines.engine import SLURM, EngineError, Facts, IntentKind, Order
+from controlplane.engines.engine import SLURM, Change, EngineError, IntentKind, Observation
 from controlplane.engines.slurm import answers, health, tools
 
 ASK_NODES = ("scontrol", "--oneliner", "show", "node")
@@ -19,7 +19,7 @@ class Slurm:
     def __init__(self, *, timeout_s: float, server: str = "") -> None:
         self._timeout_s, self._server = timeout_s, server.rstrip("/")
 
-    def observe(self) -> Facts:
+    def observe(self) -> Observation:
         """An answer that does not come, is empty, or is something else, is no news and an error in words."""
         errors: list[str] = []
         nodes = pilots = None
@@ -36,37 +36,37 @@ class Slurm:
                 errors.append("`squeue` gives no whole answer")
         except EngineError as error:
             errors.append(str(error))
-        return Facts(nodes=nodes, pilots=pilots, errors=tuple(errors))
+        return Observation(nodes=nodes, pilots=pilots, errors=tuple(errors))
 
     def _is_ours(self, pilot: answers.Pilot) -> bool:
         return not self._server or pilot.server.rstrip("/") == self._server
 
-    def carry_out(self, order: Order) -> str:
+    def carry_out(self, change: Change) -> str:
         """A node is looked at once more before, so that a drain of somebody else's that came meanwhile stays."""
-        if order.kind is IntentKind.RESIZE:
-            return self._resize(order)
-        believed = answers.believed(self._ask(*ASK_NODES, order.node), order.node)
+        if change.kind is IntentKind.RESIZE:
+            return self._resize(change)
+        believed = answers.believed(self._ask(*ASK_NODES, change.node), change.node)
         if believed is None:
-            raise EngineError(f"Slurm does not say what it believes of {order.node}")
-        if order.kind is IntentKind.MARK_BAD:
+            raise EngineError(f"Slurm does not say what it believes of {change.node}")
+        if change.kind is IntentKind.MARK_BAD:
             if believed.drained:
                 return "it was drained already"
-            self._ask(*health.update(order.node, health.Act.DRAIN, order.reason, tag=order.id))
+            self._ask(*health.update(change.node, health.Act.DRAIN, change.reason, tag=change.id))
             return "Slurm took the drain"
         if not believed.ours:
             return "no drain of Holdfast's is there"
-        self._ask(*health.update(order.node, health.Act.UNDRAIN, ""))
+        self._ask(*health.update(change.node, health.Act.UNDRAIN, ""))
         return "Slurm took the end of the drain"
 
-    def _resize(self, order: Order) -> str:
+    def _resize(self, change: Change) -> str:
         """How many of the array's elements run at a time; read back, as Slurm's facts of a pool do not have it."""
-        self._ask("scontrol", "update", f"jobid={order.pool}", f"arraytaskthrottle={order.size}")
-        if answers.throttle(self._ask("scontrol", "--oneliner", "show", "job", order.pool)) != order.size:
-            raise EngineError(f"Slurm does not say that {order.size} pilots of {order.pool} may run at a time")
-        if order.spare:
-            self._ask("scancel", *(f"{order.pool}_{index}" for index in order.spare))
-        back = f", {len(order.spare)} spare ones are given back" if order.spare else ""
-        return f"{order.size} pilots of {order.pool} may run at a time{back}"
+        self._ask("scontrol", "update", f"jobid={change.pool}", f"arraytaskthrottle={change.size}")
+        if answers.throttle(self._ask("scontrol", "--oneliner", "show", "job", change.pool)) != change.size:
+            raise EngineError(f"Slurm does not say that {change.size} pilots of {change.pool} may run at a time")
+        if change.spare:
+            self._ask("scancel", *(f"{change.pool}_{index}" for index in change.spare))
+        back = f", {len(change.spare)} spare ones are given back" if change.spare else ""
+        return f"{change.size} pilots of {change.pool} may run at a time{back}"
 
     def _ask(self, *argv: str) -> str:
         try:

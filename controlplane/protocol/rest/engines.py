@@ -9,11 +9,11 @@ from controlplane.protocol.rest.base import Answer
 EngineName = Annotated[str, Meta(extra_json_schema={"enum": ["resident", "slurm"]})]
 IntentKind = Annotated[str, Meta(extra_json_schema={"enum": ["mark_bad", "clear", "resize"]})]
 IntentState = Annotated[str, Meta(extra_json_schema={"enum": ["wanted", "sent", "done", "void"]})]
-PilotKind = Annotated[str, Meta(extra_json_schema={"enum": ["held", "cold", "other", "hot", "in_use"]})]
+PilotKind = Annotated[str, Meta(extra_json_schema={"enum": ["held", "cold", "other", "idle", "in_use"]})]
 
 
 class Pilot(Answer, frozen=True, kw_only=True):
-    """An element of a pool, which lends one node, or will. `kind`: in_use, ranks are on its node; hot, its node takes
+    """An element of a pool, which lends one node, or will. `kind`: in_use, ranks are on its node; idle, its node takes
     work and has none; cold, it waits in the engine's queue; held, it waits until somebody releases it; other, it
     starts or ends, or its node takes no work. `waits`: the engine's own reason. `starts_at`: when it started, which
     with `job` names the allocation, or is expected to; `ends_at`: its time limit; `grace_s`: from its notice to its
@@ -39,7 +39,7 @@ class Pool(Answer, frozen=True, kw_only=True):
     id: str
     owner: str
     in_use: int
-    hot: int
+    idle: int
     cold: int
     held: int
     other: int

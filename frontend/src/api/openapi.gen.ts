@@ -4507,7 +4507,7 @@ export interface components {
         };
         /**
          * Pilot
-         * @description An element of a pool, which lends one node, or will. `kind`: in_use, ranks are on its node; hot, its node takes
+         * @description An element of a pool, which lends one node, or will. `kind`: in_use, ranks are on its node; idle, its node takes
          *         work and has none; cold, it waits in the engine's queue; held, it waits until somebody releases it; other, it
          *         starts or ends, or its node takes no work. `waits`: the engine's own reason. `starts_at`: when it started, which
          *         with `job` names the allocation, or is expected to; `ends_at`: its time limit; `grace_s`: from its notice to its
@@ -4520,7 +4520,7 @@ export interface components {
             index: number;
             job: string;
             /** @enum {string} */
-            kind: "held" | "cold" | "other" | "hot" | "in_use";
+            kind: "held" | "cold" | "other" | "idle" | "in_use";
             node_id: string | null;
             node_name: string;
             starts_at: string | null;
@@ -4686,8 +4686,8 @@ export interface components {
             /** @default 0 */
             elements_left_out: number;
             held: number;
-            hot: number;
             id: string;
+            idle: number;
             in_use: number;
             other: number;
             owner: string;

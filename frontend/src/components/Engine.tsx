@@ -112,7 +112,7 @@ function PoolTable({ pool, onResize }: { pool: Pool; onResize: () => void }): Re
 
 function ResizeDialog({ pool, onClose }: { pool: Pool; onClose: () => void }): ReactElement {
   const most = KEYS.reduce((sum, key) => sum + pool[key], 0);
-  const [size, setSize] = useState(String(pool.in_use + pool.hot));
+  const [size, setSize] = useState(String(pool.in_use + pool.idle));
   return (
     <ConfirmDialog
       title={`Resize pool ${pool.id}`} confirmLabel="Resize" onClose={onClose}
@@ -127,7 +127,7 @@ function ResizeDialog({ pool, onClose }: { pool: Pool; onClose: () => void }): R
   );
 }
 
-const KEYS = ["in_use", "hot", "cold", "held", "other"] as const;
+const KEYS = ["in_use", "idle", "cold", "held", "other"] as const;
 
 /** Where a job's nodes come from, how long they last, and what happens at the end. */
 export function JobEngine({ job }: { job: JobDetail }): ReactElement | null {

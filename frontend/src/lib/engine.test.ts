@@ -3,8 +3,8 @@ import { countsText, intentText, poolsText } from "./engine";
 
 describe("what a scheduler gives, in words", () => {
   it("counts pilots by what they are good for", () => {
-    expect(countsText({ in_use: 2, hot: 1, cold: 3, held: 0, other: 0 })).toBe("2 in use, 1 hot, 3 cold, 0 held");
-    expect(countsText({ in_use: 0, hot: 0, cold: 0, held: 0, other: 1 })).toMatch(/1 others$/);
+    expect(countsText({ in_use: 2, idle: 1, cold: 3, held: 0, other: 0 })).toBe("2 in use, 1 hot, 3 cold, 0 held");
+    expect(countsText({ in_use: 0, idle: 0, cold: 0, held: 0, other: 1 })).toMatch(/1 others$/);
   });
   it("says whether all of a job's nodes come from there", () => {
     expect(poolsText({ nodes: 3, lent: 3, pools: ["9"] })).toBe("Its 3 nodes come from Slurm, by pilots of pool 9.");

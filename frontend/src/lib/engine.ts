@@ -3,14 +3,14 @@ import type { Intent, JobEngine, Pool } from "../api/types";
 
 export const KINDS: Record<string, { text: string; meaning: string }> = {
   in_use: { text: "in use", meaning: "Ranks are on its node" },
-  hot: { text: "hot spare", meaning: "Its node takes work, and nothing runs on it" },
+  idle: { text: "hot spare", meaning: "Its node takes work, and nothing runs on it" },
   cold: { text: "cold spare", meaning: "It waits in Slurm's queue" },
   held: { text: "held", meaning: "It waits until somebody releases it: scontrol release" },
   other: { text: "no spare", meaning: "It starts or ends, or its node takes no work" },
 };
 
-export function countsText(pool: Pick<Pool, "in_use" | "hot" | "cold" | "held" | "other">): string {
-  const parts = [`${pool.in_use} in use`, `${pool.hot} hot`, `${pool.cold} cold`, `${pool.held} held`];
+export function countsText(pool: Pick<Pool, "in_use" | "idle" | "cold" | "held" | "other">): string {
+  const parts = [`${pool.in_use} in use`, `${pool.idle} hot`, `${pool.cold} cold`, `${pool.held} held`];
   return [...parts, ...(pool.other > 0 ? [`${pool.other} others`] : [])].join(", ");
 }
 

@@ -46,7 +46,7 @@ def test_a_size_that_is_none_or_more_than_there_are_is_refused(caller: Any, slur
 def test_a_persons_reason_is_one_argument_of_plain_characters(slurm: Player) -> None:  # noqa: F811
     make_fleet(1)
     fleet.cordon("node_1", reason="x state=down\nnodename=n2 $(id) `id` ; rm -rf / \x1b[31m \u202e", actor="eve")
-    slurm.look(line("n1"), HEADER)
+    slurm.answers(line("n1"), HEADER)
     (asked,) = slurm.updates
     assert asked.startswith("update nodename=n1 state=drain reason=holdfast: cordoned. ")
     assert not set("$`=\x1b\u202e\n") & set(asked.partition("reason=")[2])
@@ -61,10 +61,10 @@ def test_names_and_comments_of_other_peoples_jobs_name_no_node_and_no_option(slu
         )
     )
     nodes = line("n1", "IDLE+DRAIN", "\x1b[2Jholdfast: mine [root@2026-11-30T09:00:00]") + line("N1") + line("--all")
-    slurm.look(nodes, HEADER + hostile)
+    slurm.answers(nodes, HEADER + hostile)
     assert not EngineNode.objects.exists(), "two of Slurm's nodes have one name here: neither is meant"
     assert set(PoolElement.objects.values_list("node_name", "grace_s")) == {("", None), ("n1", None)}
-    slurm.look(line("n1", "IDLE+DRAIN", "\x1b[2Jholdfast: mine [root@2026-11-30T09:00:00]"), HEADER)
+    slurm.answers(line("n1", "IDLE+DRAIN", "\x1b[2Jholdfast: mine [root@2026-11-30T09:00:00]"), HEADER)
     shown = of_node("node_1")
     assert shown is not None and not shown["ours"], "whose reason only holds our word is not ours"
     assert "\x1b" not in shown["differs"] and not slurm.updates

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from controlplane.engines import intents, poll, views
-from controlplane.engines.models import EngineLook, EngineNode, Intent, PoolElement
+from controlplane.engines.models import EngineNode, EnginePoll, Intent, PoolElement
 from controlplane.engines.slurm.driver import Slurm
 from controlplane.fleet import services as fleet
 from controlplane.fleet.models import Device, Node
@@ -64,15 +64,15 @@ class Player:
             path.write_text(PLAYER.format(folder=folder))
             path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
-    def look(self, nodes: str | None, pilots: str | None, **driver: Any) -> EngineLook:
+    def answers(self, nodes: str | None, pilots: str | None, **driver: Any) -> EnginePoll:
         for name, text in (("nodes", nodes), ("pilots", pilots)):
             (self.folder / name).unlink(missing_ok=True)
             if text is not None:
                 (self.folder / name).write_text(text)
-        EngineLook.objects.update(due_at=ago(1.0))
+        EnginePoll.objects.update(due_at=ago(1.0))
         Intent.objects.update(due_at=ago(1.0))
         assert poll.poll(Slurm(**{"timeout_s": 5.0} | driver))
-        return EngineLook.objects.get(pk="slurm")
+        return EnginePoll.objects.get(pk="slurm")
 
     @property
     def updates(self) -> list[str]:
@@ -91,27 +91,27 @@ def test_facts_are_written_of_nodes_that_both_know_and_of_each_pilot(slurm: Play
     make_fleet(2)
     drained = line("N_2", "IDLE+DRAIN", "fan is loud [root@2026-11-30T09:00:00]").replace("N_2", "n2")
     text = HEADER + pilot(1, node="n1") + pilot(2, "PENDING", why="Resources") + pilot(3, "PENDING", why="JobHeldAdmin")
-    look = slurm.look(line("n1", "ALLOCATED") + drained + line("n9"), text)
-    assert (look.error, look.failures) == ("", 0) and look.answered_at is not None
+    polled = slurm.answers(line("n1", "ALLOCATED") + drained + line("n9"), text)
+    assert (polled.error, polled.failures) == ("", 0) and polled.answered_at is not None
     rows = {row.name: row for row in EngineNode.objects.all()}
     assert {name: (row.states, row.reason, row.reason_by, row.piloted) for name, row in rows.items()} == {
         "n1": ("ALLOCATED", "", "", True), "n2": ("DRAIN+IDLE", "fan is loud", "root", False),
     }  # fmt: skip
     assert rows["n2"].reason_at == datetime(2026, 11, 30, 9, tzinfo=UTC)
     (pool,) = views.engines()[0]["pools"]
-    assert {key: pool[key] for key in ("id", "owner", "in_use", "hot", "cold", "held", "other")} == {
-        "id": "9", "owner": "ada", "in_use": 0, "hot": 1, "cold": 1, "held": 1, "other": 0,
+    assert {key: pool[key] for key in ("id", "owner", "in_use", "idle", "cold", "held", "other")} == {
+        "id": "9", "owner": "ada", "in_use": 0, "idle": 1, "cold": 1, "held": 1, "other": 0,
     }  # fmt: skip
-    held, cold, hot = pool["elements"]
-    assert (held["waits"], cold["waits"], hot["waits"]) == ("JobHeldAdmin", "Resources", "")
-    assert (hot["allocation"], hot["node_name"], hot["grace_s"]) == ("9_1", "n1", 45)
-    assert hot["ends_at"] == "2026-12-02T10:00:00.000000Z"
+    held, cold, idle = pool["elements"]
+    assert (held["waits"], cold["waits"], idle["waits"]) == ("JobHeldAdmin", "Resources", "")
+    assert (idle["allocation"], idle["node_name"], idle["grace_s"]) == ("9_1", "n1", 45)
+    assert idle["ends_at"] == "2026-12-02T10:00:00.000000Z"
 
 
 def test_what_somebody_drained_differs_is_told_once_and_is_left_alone(slurm: Player) -> None:
     make_fleet(1)
     for _ in range(2):
-        slurm.look(line("n1", "IDLE+DRAIN", "fan [root@2026-11-30T09:00:00]"), HEADER)
+        slurm.answers(line("n1", "IDLE+DRAIN", "fan [root@2026-11-30T09:00:00]"), HEADER)
     shown = views.of_node("node_1")
     assert shown is not None and shown["drained"] and not shown["ours"]
     assert shown["differs"] == (
@@ -120,9 +120,9 @@ def test_what_somebody_drained_differs_is_told_once_and_is_left_alone(slurm: Pla
     )
     assert Event.objects.filter(kind="node.engine").count() == 1
     fleet.cordon("node_1", reason="a new fan", actor="ada")
-    slurm.look(line("n1", "IDLE+DRAIN", "fan [root@2026-11-30T09:00:00]"), HEADER)
+    slurm.answers(line("n1", "IDLE+DRAIN", "fan [root@2026-11-30T09:00:00]"), HEADER)
     fleet.uncordon("node_1", reason="the fan is new", actor="ada")
-    slurm.look(line("n1", "IDLE+DRAIN", "fan [root@2026-11-30T09:00:00]"), HEADER)
+    slurm.answers(line("n1", "IDLE+DRAIN", "fan [root@2026-11-30T09:00:00]"), HEADER)
     assert not slurm.updates and not Intent.objects.exists()
 
 
@@ -139,38 +139,38 @@ def test_an_empty_a_failed_and_a_garbled_answer_change_nothing_but_the_error(
     slurm: Player, nodes: str | None, pilots: str | None, why: str
 ) -> None:
     make_fleet(1)
-    slurm.look(line("n1", "ALLOCATED"), HEADER + pilot(1, node="n1"))
+    slurm.answers(line("n1", "ALLOCATED"), HEADER + pilot(1, node="n1"))
     before = [list(table.objects.values()) for table in (EngineNode, PoolElement, Intent)]
     for failures in (1, 2, 3):
-        look = slurm.look(nodes, pilots)
-        assert why in look.error and look.failures == failures
+        polled = slurm.answers(nodes, pilots)
+        assert why in polled.error and polled.failures == failures
     assert [list(table.objects.values()) for table in (EngineNode, PoolElement, Intent)] == before
-    assert look.due_at > now() + timedelta(seconds=200), "it is asked less often"
+    assert polled.due_at > now() + timedelta(seconds=200), "it is asked less often"
 
 
 def test_a_program_that_hangs_is_left_after_its_timeout(slurm: Player) -> None:
     make_fleet(1)
-    slurm.look(line("n1"), HEADER)
+    slurm.answers(line("n1"), HEADER)
     (slurm.folder / "hangs").touch()
     began = now()
-    look = slurm.look(line("n1"), HEADER, timeout_s=0.3)
-    assert "did not answer within 0.3 s" in look.error and now() - began < timedelta(seconds=10)
+    polled = slurm.answers(line("n1"), HEADER, timeout_s=0.3)
+    assert "did not answer within 0.3 s" in polled.error and now() - began < timedelta(seconds=10)
     assert EngineNode.objects.count() == 1
 
 
 def test_a_pilot_is_gone_only_when_a_second_source_says_so(slurm: Player) -> None:
     make_fleet(2)
     both = HEADER + pilot(1, node="n1") + pilot(2, "PENDING", why="Resources")
-    slurm.look(line("n1", "ALLOCATED") + line("n2"), both)
+    slurm.answers(line("n1", "ALLOCATED") + line("n2"), both)
     for _ in range(3):
-        slurm.look(line("n1", "ALLOCATED") + line("n2"), HEADER)
+        slurm.answers(line("n1", "ALLOCATED") + line("n2"), HEADER)
         assert PoolElement.objects.filter(index=1).exists(), "its agent is connected, and Slurm has the node in use"
     assert not PoolElement.objects.filter(index=2).exists(), "one that waited: two answers in a row"
-    slurm.look(line("n1") + line("n2"), HEADER)
+    slurm.answers(line("n1") + line("n2"), HEADER)
     assert not PoolElement.objects.exists(), "Slurm says that the node is idle"
-    slurm.look(line("n1", "ALLOCATED") + line("n2"), both)
+    slurm.answers(line("n1", "ALLOCATED") + line("n2"), both)
     Node.objects.filter(pk="node_1").update(connected=False)
-    slurm.look(None, HEADER)
+    slurm.answers(None, HEADER)
     assert not PoolElement.objects.filter(index=1).exists(), "its agent's link is down"
     shown = views.of_node("node_1")
     assert shown is not None and shown["piloted"] and shown["allocation"] is None
@@ -179,14 +179,14 @@ def test_a_pilot_is_gone_only_when_a_second_source_says_so(slurm: Player) -> Non
 def test_pilots_of_another_server_are_left_out(slurm: Player) -> None:
     make_fleet(2)
     theirs = pilot(2, node="n2", comment="holdfast:server=https://other;grace_s=45")
-    slurm.look(line("n1") + line("n2"), HEADER + pilot(1, node="n1") + theirs, server="http://127.0.0.1:8420/")
+    slurm.answers(line("n1") + line("n2"), HEADER + pilot(1, node="n1") + theirs, server="http://127.0.0.1:8420/")
     assert [row.index for row in PoolElement.objects.all()] == [1]
 
 
 def test_a_cordoned_node_is_drained_once_nothing_runs_on_it_and_given_back(slurm: Player) -> None:
     make_fleet(1)
     fleet.cordon("node_1", reason="memory errors", actor="ada")
-    slurm.look(line("n1", "ALLOCATED"), HEADER + pilot(1, node="n1"))
+    slurm.answers(line("n1", "ALLOCATED"), HEADER + pilot(1, node="n1"))
     (intent,) = Intent.objects.all()
     assert (intent.kind, intent.state, intent.tries) == ("mark_bad", "sent", 1)
     (asked,) = slurm.updates
@@ -194,13 +194,13 @@ def test_a_cordoned_node_is_drained_once_nothing_runs_on_it_and_given_back(slurm
     why = asked.partition("reason=")[2]
     drained = line("n1", "ALLOCATED+DRAIN", f"{why} [holdfast@2026-11-30T09:00:00]")
     for _ in range(2):
-        slurm.look(drained, HEADER + pilot(1, node="n1"))
+        slurm.answers(drained, HEADER + pilot(1, node="n1"))
     intent.refresh_from_db()
     assert intent.state == "done" and len(slurm.updates) == 1, "one effect"
     fleet.uncordon("node_1", reason="new memory", actor="ada")
-    slurm.look(drained, HEADER)
+    slurm.answers(drained, HEADER)
     assert slurm.updates[1:] == ["update nodename=n1 state=undrain"]
-    slurm.look(line("n1"), HEADER)
+    slurm.answers(line("n1"), HEADER)
     assert sorted(Intent.objects.values_list("kind", "state")) == [("clear", "done"), ("mark_bad", "done")]
 
 
@@ -210,13 +210,13 @@ def test_an_intent_that_fails_is_tried_again_later_each_time_and_is_void_when_it
     (slurm.folder / "update").write_text("slurm_update error: Invalid user id\n")
     waits = []
     for tries in (1, 2, 3):
-        slurm.look(line("n1"), HEADER)
+        slurm.answers(line("n1"), HEADER)
         (intent,) = Intent.objects.all()
         assert (intent.state, intent.tries) == ("wanted", tries) and "Invalid user id" in intent.detail
         waits.append(intent.due_at - now())
     assert waits[0] < waits[1] < waits[2]
     fleet.uncordon("node_1", reason="it was the cable", actor="ada")
-    slurm.look(line("n1"), HEADER)
+    slurm.answers(line("n1"), HEADER)
     assert Intent.objects.get().state == "void" and len(slurm.updates) == 3
 
 
@@ -229,12 +229,12 @@ def test_a_drain_that_somebody_else_sets_in_between_is_not_replaced(slurm: Playe
     (slurm.folder / "scontrol").write_text(player.replace('grep "^NodeName=$last " ', "cat ").replace(
         f"cat {slurm.folder}/nodes ;;\n  *)", f"cat {slurm.folder}/n1 ;;\n  *)"
     ))  # fmt: skip
-    slurm.look(line("n1"), HEADER)
+    slurm.answers(line("n1"), HEADER)
     assert not slurm.updates and Intent.objects.get().detail == "it was drained already"
 
 
 def test_a_look_begins_once_however_many_want_to(slurm: Player) -> None:
-    slurm.look(line("n1"), HEADER)
+    slurm.answers(line("n1"), HEADER)
     asked: Callable[[], int] = lambda: len((slurm.folder / "asked").read_text().splitlines())  # noqa: E731
     before = asked()
     assert not poll.poll(Slurm(timeout_s=5.0)) and asked() == before, "it is not due"
@@ -247,7 +247,7 @@ def test_ranks_on_a_cordoned_node_keep_it_undrained(slurm: Player) -> None:
     used = Node.objects.filter(ranks__released_at=None, ranks__isnull=False).distinct().first()
     assert used is not None
     fleet.cordon(used.id, reason="memory errors", actor="ada")
-    slurm.look(line(used.name, "ALLOCATED"), HEADER)
+    slurm.answers(line(used.name, "ALLOCATED"), HEADER)
     assert not Intent.objects.exists() and not slurm.updates
     shown = views.of_node(used.id)
     assert shown is not None and shown["differs"].endswith("It is drained in Slurm once nothing runs on it.")
@@ -263,10 +263,10 @@ def test_a_pool_that_shrinks_gives_spare_pilots_back_and_keeps_those_with_ranks(
     assert used and spare
     nodes = "".join(line(f"n{number}", "ALLOCATED") for number in range(1, 7))
     listed = HEADER + "".join(pilot(number, node=f"n{number}") for number in range(1, 7))
-    slurm.look(nodes, listed)
+    slurm.answers(nodes, listed)
     (slurm.folder / "throttle").write_text("1")
     intent = intents.resize("slurm", "9", 1, reason="a quiet week", actor="user:ada")
-    slurm.look(nodes, listed)
+    slurm.answers(nodes, listed)
     asked, cancelled = slurm.updates
     assert asked == "update jobid=9 arraytaskthrottle=1"
     assert {name.replace("9_", "n") for name in cancelled.split()[1:]} == spare
@@ -277,13 +277,13 @@ def test_a_pool_that_shrinks_gives_spare_pilots_back_and_keeps_those_with_ranks(
 def test_a_resize_that_slurm_does_not_confirm_is_tried_again_and_a_newer_one_replaces_it(slurm: Player) -> None:
     make_fleet(2)
     listed = HEADER + pilot(1, node="n1") + pilot(2, "PENDING", why="Resources")
-    slurm.look(line("n1", "ALLOCATED"), listed)
+    slurm.answers(line("n1", "ALLOCATED"), listed)
     (slurm.folder / "throttle").write_text("7")
     first = intents.resize("slurm", "9", 2, reason="r", actor="user:ada")
-    slurm.look(line("n1", "ALLOCATED"), listed)
+    slurm.answers(line("n1", "ALLOCATED"), listed)
     first.refresh_from_db()
     assert first.state == "wanted" and "does not say" in first.detail
     second = intents.resize("slurm", "9", 1, reason="r", actor="user:ada")
     (slurm.folder / "throttle").write_text("1")
-    slurm.look(line("n1", "ALLOCATED"), listed)
+    slurm.answers(line("n1", "ALLOCATED"), listed)
     assert [Intent.objects.get(pk=each.pk).state for each in (first, second)] == ["void", "done"]
