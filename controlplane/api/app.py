@@ -9,6 +9,7 @@ from controlplane.api.routers import (
     breakers,
     columns,
     demo,
+    engines,
     events,
     fleet,
     identity,
@@ -57,6 +58,7 @@ def build() -> NinjaAPI:
         series,
         windows,
         reservations,
+        engines,
         demo,
     ):
         api.add_router("", module.router)

@@ -52,6 +52,13 @@ class ActOfJob(WithReason, frozen=True, kw_only=True):
     expected_attempt: Index | None = None
 
 
+class PoolSize(Body, frozen=True, kw_only=True):
+    """How many pilots of a pool are to run at a time, and why."""
+
+    size: Annotated[int, Meta(ge=1, le=1000)]
+    reason: Reason
+
+
 class WindowOfNode(Body, frozen=True, kw_only=True):
     """When a node is away, as ISO-8601 with a time zone, and why."""
 

@@ -14,6 +14,7 @@ from controlplane.cli.commands import (
     bill,
     breaker,
     chaos,
+    engine,
     fleet,
     imports,
     job_parts,
@@ -49,7 +50,7 @@ app = typer.Typer(
 )
 for name, group in (
     ("job", job_parts.app), ("rank", rank.app), ("node", fleet.node), ("gpu", fleet.gpu),
-    ("breaker", breaker.app), ("window", window.app), ("reservation", reservation.app),
+    ("breaker", breaker.app), ("window", window.app), ("reservation", reservation.app), ("engine", engine.app),
     ("incident", recovery.incident), ("decision", recovery.decision),
     ("request", request.app), ("policy", policy.app), ("project", project.app),
     ("audit", audit.app), ("token", account.token), ("join-token", join_token.app), ("import", imports.app),

@@ -108,6 +108,10 @@ class Env(BaseSettings):
     bill_incidents: bool = False
     bill_closes_after_days: float = Field(default=3.0, ge=0.0, le=27.0)
     checkpoint_old_s: float = Field(default=3600.0, gt=0.0)
+    engine: Literal["resident", "slurm"] = "resident"
+    engine_poll_s: float = Field(default=30.0, ge=5.0, le=600.0)
+    engine_timeout_s: float = Field(default=5.0, ge=1.0, le=10.0)
+    engine_server: str = Field(default="", pattern=r"^(https?://[A-Za-z0-9.:\[\]_/-]{1,180})?$")
     node_key_days: float = Field(default=30.0, gt=0.0)
     pool_max: int = Field(default=8, ge=1)
 

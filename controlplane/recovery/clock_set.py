@@ -22,6 +22,7 @@ from controlplane.changes.outbox import LIVE
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.dispatch import broadcasts, statements
 from controlplane.dispatch.models import Command
+from controlplane.engines.models import EnginePoll, Intent
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Attempt, Job, JobPace, Rank
 from controlplane.jobs.several import AT_ONCE, first_attempts
@@ -57,6 +58,8 @@ MOVED: tuple[tuple[type[models.Model], str], ...] = (
     (Node, "connected_at"),
     (SignInGate, "closed_until"),
     (MarkedLines, "told_at"),
+    (EnginePoll, "due_at"),
+    (Intent, "due_at"),
 )
 MAX_COUNTED = 10_000
 _log = get(__name__)

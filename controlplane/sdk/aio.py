@@ -14,6 +14,7 @@ from controlplane.sdk import calls, retry, sse
 from controlplane.sdk.access import Audit, Tokens
 from controlplane.sdk.breakers import Breakers
 from controlplane.sdk.calls import API, Call, Page
+from controlplane.sdk.engines import Engines
 from controlplane.sdk.errors import SdkError, UnavailableError, error_for
 from controlplane.sdk.ledger import Ledger
 from controlplane.sdk.policy import Policy
@@ -59,6 +60,7 @@ class AsyncClient:
         self.breakers = Breakers(*group)
         self.windows = Windows(*group)
         self.reservations = Reservations(*group)
+        self.engines = Engines(*group)
 
     async def __aenter__(self) -> "AsyncClient":
         return self

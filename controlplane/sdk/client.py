@@ -14,6 +14,7 @@ from controlplane.sdk import calls, retry, sse
 from controlplane.sdk.access import Audit, Tokens
 from controlplane.sdk.breakers import Breakers
 from controlplane.sdk.calls import API, Call, Page
+from controlplane.sdk.engines import Engines
 from controlplane.sdk.errors import ApiError, SdkError, UnavailableError, error_for
 from controlplane.sdk.ledger import Ledger
 from controlplane.sdk.policy import Policy
@@ -66,6 +67,7 @@ class Client:
         self.breakers = Breakers(*group)
         self.windows = Windows(*group)
         self.reservations = Reservations(*group)
+        self.engines = Engines(*group)
 
     def __enter__(self) -> "Client":
         return self

@@ -6,6 +6,7 @@ from django.conf import settings
 from controlplane.access import gate
 from controlplane.access.sessions import SessionStore
 from controlplane.dispatch.services import forget_finished
+from controlplane.engines import intents, poll
 from controlplane.policies import shadows
 from controlplane.recovery import bills, breaker_rows, deadletter, ledger_pass, shadowing, sweep, torch_analysis
 from controlplane.recovery.diagnostics import forget_scheduled
@@ -36,6 +37,12 @@ def ledger() -> None:
     bills.close_due(ledger_pass.build())
 
 
+@shared_task(name="controlplane.sentinel.tasks.engine", ignore_result=True)
+def engine() -> None:
+    """Look at the scheduler that gives the nodes out, where one does and it is time."""
+    poll.poll()
+
+
 @shared_task(name="controlplane.sentinel.tasks.shadow", ignore_result=True)
 def shadow() -> None:
     """Compare and price what was decided since with the policy that runs beside the live one, where one does."""
@@ -60,6 +67,7 @@ def retention() -> None:
     forget_finished(settings.RETENTION_DAYS * DAY_S)
     deadletter.forget(settings.RETENTION_DAYS * DAY_S)
     shadows.forget(settings.RETENTION_DAYS * DAY_S)
+    intents.forget(settings.RETENTION_DAYS * DAY_S)
     breaker_rows.forget(settings.RETENTION_DAYS * DAY_S)
     forget_steps(settings.STEP_RETENTION_DAYS * DAY_S)
     if settings.LEDGER_RETENTION_DAYS:

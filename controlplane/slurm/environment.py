@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from controlplane.engines.slurm.answers import name_in_holdfast
+
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 OBSERVER_FILE = "/etc/holdfast/slurm.toml"
@@ -31,11 +33,6 @@ class Allocation:
     def name(self) -> str:
         """Of the node in Holdfast, where names are those of hosts in small letters; Slurm's may be `GPU_01`."""
         return name_in_holdfast(self.node)
-
-
-def name_in_holdfast(node: str) -> str:
-    """Of one of Slurm's nodes, see `Allocation.name`."""
-    return node.lower().replace("_", "-")
 
 
 def read(environ: Mapping[str, str] | None = None) -> Allocation:

@@ -29,6 +29,7 @@ from controlplane.cli.config import load
 from controlplane.cli.exits import CliError, Exit
 from controlplane.demo.installation import Installation, InstallationError
 from controlplane.demo.ports import MissingProgram
+from controlplane.engines.slurm import tools
 from controlplane.policy.facts import TERMINAL_JOB
 from controlplane.protocol.plain import shown
 from controlplane.sdk import Client
@@ -40,7 +41,7 @@ from controlplane.sdk.errors import (
     ThrottledError,
     UnavailableError,
 )
-from controlplane.slurm import continuing, keeping, own, places, tools
+from controlplane.slurm import continuing, keeping, own, places
 from controlplane.slurm.environment import NoAllocation, read
 from controlplane.slurm.node import enter
 from controlplane.slurm.plan import PlanError

@@ -21,9 +21,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from controlplane.engines.slurm import answers, health, tools
+from controlplane.engines.slurm.answers import name_in_holdfast
 from controlplane.protocol.plain import shown
-from controlplane.slurm import answers, health, tools
-from controlplane.slurm.environment import name_in_holdfast, observed
+from controlplane.slurm.environment import observed
 from controlplane.slurm.plan import is_server
 
 HOOKS = ("healthcheck", "prolog", "epilog")
@@ -45,7 +46,7 @@ class NoNewsError(RuntimeError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """`ca_file` "": the system's certificates. `node`: its name in Slurm, of which the one in Holdfast follows
-    (`environment.Allocation.name`). `piloted`: its agent runs in pilots alone, and not for good."""
+    (`answers.name_in_holdfast`). `piloted`: its agent runs in pilots alone, and not for good."""
 
     url: str
     token: str

@@ -16,7 +16,8 @@ from controlplane.demo.config import DemoConfig, Outside
 from controlplane.demo.installation import ADMIN, Installation
 from controlplane.demo.ports import free_port
 from controlplane.demo.supervisor import Supervisor
-from controlplane.slurm import certificate, tools
+from controlplane.engines.slurm import tools
+from controlplane.slurm import certificate
 
 ROWS = Path("c") / "holdfast.sqlite3"
 """Of `config`'s folder."""

@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from controlplane.engines.slurm import answers, tools
 from controlplane.protocol.plain import shown
-from controlplane.slurm import answers, node, places, tools
+from controlplane.slurm import node, places
 from controlplane.slurm.environment import Allocation, NoAllocation, read
 from controlplane.slurm.node import Keeper, agent_argv, leave, parser_of
 

@@ -7,8 +7,9 @@ queue as cold spares, and each that ends lets the next one start, on whatever no
 import shlex
 from dataclasses import dataclass
 
+from controlplane.engines.slurm.answers import COMMENT, PILOTS
 from controlplane.slurm.plan import Asked, PlanError
-from controlplane.slurm.script import NAMED, agents_grace_s, named, surroundings
+from controlplane.slurm.script import agents_grace_s, named, surroundings
 
 MAX_ELEMENTS = 1000
 """Slurm's own default (slurm.conf(5), MaxArraySize, less one)."""
@@ -57,9 +58,10 @@ umask 077
 
 def options(pilots: Pilots) -> tuple[str, ...]:
     """What is asked of Slurm, one option each. A pilot that Slurm preempts or whose node fails waits in the queue again
-    (`--requeue`), behind the cold ones. Before the time limit the pilot itself gets SIGTERM (`B:`)."""
+    (`--requeue`), behind the cold ones. Before the time limit the pilot itself gets SIGTERM (`B:`). The comment is what
+    the server reads back of it (`engines.slurm`)."""
     return (
-        f"--job-name={NAMED}-pilots",
+        f"--job-name={PILOTS}",
         f"--array=1-{pilots.nodes + pilots.cold}%{pilots.nodes}",
         "--nodes=1",
         "--ntasks=1",
@@ -67,6 +69,7 @@ def options(pilots: Pilots) -> tuple[str, ...]:
         "--mem=0",
         "--requeue",
         f"--signal=B:TERM@{pilots.grace_s}",
+        f"--comment={COMMENT}server={pilots.server};grace_s={agents_grace_s(pilots)}",
         f"--output={pilots.directory}/pilot-%A_%a.out",
         "--open-mode=append",
         *named(pilots),

@@ -14,6 +14,8 @@ PACKAGES = (
     "controlplane/changes",
     "controlplane/checkpoints",
     "controlplane/dispatch",
+    "controlplane/engines",
+    "controlplane/engines/slurm",
     "controlplane/fleet",
     "controlplane/jobs",
     "controlplane/policies",
@@ -30,7 +32,7 @@ PACKAGES = (
     "trainer",
     "trainer/core",
 )
-APART = ("controlplane.slurm.", "controlplane.bench.")
+APART = ("controlplane.slurm.", "controlplane.engines.", "controlplane.bench.")
 """Packages of which the contract names the pure modules one by one."""
 BREACHES = {
     "controlplane/protocol/a.py": "controlplane.policy",
@@ -47,7 +49,7 @@ BREACHES = {
     "controlplane/simulator/c.py": "trainer.parts",
     "controlplane/recovery/a.py": "trainer.core",
     "controlplane/fleet/b.py": "controlplane.slurm",
-    "controlplane/slurm/answers.py": "subprocess",
+    "controlplane/engines/slurm/answers.py": "subprocess",
     "controlplane/bench/script.py": "random",
     "controlplane/jobs/a.py": "controlplane.bench",
     "agents/a.py": "trainer",

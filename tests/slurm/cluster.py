@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from controlplane.demo.ports import free_port
-from controlplane.slurm import answers
-from controlplane.slurm.health import Believed
+from controlplane.engines.slurm import answers
+from controlplane.engines.slurm.health import Believed
 from controlplane.slurm.observer import HOOKS
 
 NODES = tuple(f"n{number}" for number in range(1, 7))
@@ -81,6 +81,16 @@ class Cluster:
                 process.kill()
                 process.wait()
         shutil.rmtree(self.root, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def without_controller(self) -> Iterator[None]:
+        """While slurmctld is stopped: it answers nobody, and nobody is refused."""
+        controller = self._daemons["slurmctld"]
+        controller.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            controller.send_signal(signal.SIGCONT)
 
     def run(self, *argv: str, timeout_s: float = COMMAND_S) -> str:
         """What one of Slurm's programs prints for root."""

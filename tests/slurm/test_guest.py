@@ -14,7 +14,7 @@ import yaml
 from controlplane.demo.config import DemoConfig
 from controlplane.demo.driver import Driver
 from controlplane.demo.installation import Installation
-from controlplane.slurm import answers
+from controlplane.engines.slurm import answers
 from tests.scenes.helpers import scene_job
 from tests.slurm.cluster import KILL_WAIT_S, NODES, USER, Cluster, kill
 from tests.slurm.run import PYTHON, Run, assert_nothing_is_left

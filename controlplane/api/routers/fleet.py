@@ -16,6 +16,7 @@ from controlplane.api.fields import Fields, of_rows, only
 from controlplane.api.idempotency import Effect, once
 from controlplane.api.overview import overview
 from controlplane.api.reach import reach
+from controlplane.engines import views as engine_views
 from controlplane.fleet import selectors, services
 from controlplane.fleet.models import Device
 from controlplane.jobs.seen import IN_USE, device_in_use_unseen, events_seen, seen
@@ -87,6 +88,7 @@ def get_node(request: HttpRequest, node_id: str) -> HttpResponse:
         "ranks": ranks_with_acts(ranks_on_node(row.id), row.id),
         "events": [event_view(event) for event in reversed(events)],
         "dead_letters": deadletter.waiting_count(row.id),
+        "engine": engine_views.of_node(row.id),
     }
     return etags.answer(request, records.node(row), seen(rights, view), seq)
 

@@ -17,6 +17,7 @@ from controlplane.api.placements import try_placement
 from controlplane.api.problems import Kind, Problem
 from controlplane.api.reach import acted, job_of, may_submit, reach
 from controlplane.api.why import why
+from controlplane.engines import views as engine_views
 from controlplane.jobs import environment, selectors, services
 from controlplane.jobs.capable import job_acts, with_acts
 from controlplane.jobs.models import Job
@@ -246,6 +247,7 @@ def _detail(row: Job, *, spec: dict[str, Any]) -> dict[str, Any]:
             unheard=[told["sentence"] for told in not_heard],
         ),
         "unheard": not_heard,
+        "engine": engine_views.of_job(row.pk),
     }
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from controlplane.cli import columns, context
+from controlplane.cli.commands.engine import OF_NODE
 from controlplane.cli.commands.join_token import show_once
 from controlplane.cli.commands.request import Timeout, Wait, follow
 from controlplane.cli.context import BY_HAND, Output, Reason
@@ -63,7 +64,8 @@ def get_node(node: Node, output: Output = Format.TABLE) -> None:
     """One node."""
     with context.client() as client:
         row = context.plain(client.nodes.get(find(client, node)))
-        emit_object(row, columns.NODES, output, context.screen(), name="id")
+        shown = (*columns.NODES, *(OF_NODE if row.get("engine") else ()))
+        emit_object(row, shown, output, context.screen(), name="id")
 
 
 @node.command("dead-letters")

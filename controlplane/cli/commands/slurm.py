@@ -83,7 +83,7 @@ def submit(
 
 def _plan(spec: bytes, *, gpus_per_node: int | None, **given: object) -> "Plan":
     """Raises CliError."""
-    from controlplane.slurm import tools
+    from controlplane.engines.slurm import tools
     from controlplane.slurm.plan import PlanError, plan_of
 
     kill_wait_s = tools.kill_wait_s() or tools.KILL_WAIT_S
@@ -184,7 +184,8 @@ def _hook(name: str, config: Path | None) -> None:
 
 def _check_earlier(plan: "Plan", spec: bytes) -> None:
     """The run that is to be continued can be. Raises PlanError."""
-    from controlplane.slurm import continuing, tools
+    from controlplane.engines.slurm import tools
+    from controlplane.slurm import continuing
     from controlplane.slurm.plan import PlanError
 
     run = plan.continues
@@ -211,7 +212,8 @@ def _check_earlier(plan: "Plan", spec: bytes) -> None:
 
 def _hand_over(plan: "Plan", directory: Path, chain: int) -> list[str]:
     """The ids of Slurm's jobs, each said as soon as it is known. Raises CliError."""
-    from controlplane.slurm import places, tools
+    from controlplane.engines.slurm import tools
+    from controlplane.slurm import places
     from controlplane.slurm.script import options, script
 
     jobs: list[str] = []

@@ -42,7 +42,7 @@ def pilots(
     show: Annotated[bool, typer.Option("--print", help="Print the batch script and submit nothing.")] = False,
 ) -> None:
     """Lend nodes of Slurm's to a control plane that stands: an array of one-node jobs."""
-    from controlplane.slurm import tools
+    from controlplane.engines.slurm import tools
     from controlplane.slurm.pilots import Pilots, script
     from controlplane.slurm.plan import PlanError
 
@@ -78,7 +78,8 @@ def pilots(
 
 def _submit(plan: "Pilots", directory: Path) -> None:
     """Raises CliError."""
-    from controlplane.slurm import places, tools
+    from controlplane.engines.slurm import tools
+    from controlplane.slurm import places
     from controlplane.slurm.pilots import options, script
 
     try:

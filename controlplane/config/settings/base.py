@@ -52,6 +52,7 @@ INSTALLED_APPS = [
     "controlplane.policies",
     "controlplane.recovery",
     "controlplane.scheduling",
+    "controlplane.engines",
     "controlplane.live",
     "controlplane.sentinel",
     "controlplane.api",
@@ -146,6 +147,8 @@ BILL_CLASSES = ENV.bill_classes
 BILL_INCIDENTS = ENV.bill_incidents
 BILL_CLOSES_AFTER_DAYS = ENV.bill_closes_after_days
 CHECKPOINT_OLD_S = ENV.checkpoint_old_s
+ENGINE, ENGINE_SERVER = ENV.engine, ENV.engine_server
+ENGINE_POLL_S, ENGINE_TIMEOUT_S = ENV.engine_poll_s, ENV.engine_timeout_s
 NODE_KEY_DAYS = ENV.node_key_days
 BIND = ENV.bind
 REQUIRE_LOOPBACK = False
@@ -184,6 +187,11 @@ CELERY_BEAT_SCHEDULE = {
     "ledger": {"task": "controlplane.sentinel.tasks.ledger", "schedule": 5.0, "options": {"expires": 5}},
     "shadow": {"task": "controlplane.sentinel.tasks.shadow", "schedule": 10.0, "options": {"expires": 10}},
     "opinions": {"task": "controlplane.sentinel.tasks.opinions", "schedule": 10.0, "options": {"expires": 10}},
+    **(
+        {"engine": {"task": "controlplane.sentinel.tasks.engine", "schedule": 5.0, "options": {"expires": 5}}}
+        if ENGINE != "resident"
+        else {}
+    ),
     "retention": {"task": "controlplane.sentinel.tasks.retention", "schedule": crontab(minute="17")},
 }
 

@@ -24,6 +24,7 @@ from controlplane.protocol.rest.base import (
     Version,
 )
 from controlplane.protocol.rest.breakers import Breaker
+from controlplane.protocol.rest.engines import Engine, Intent, JobEngine, NodeEngine, Pilot, Pool
 from controlplane.protocol.rest.fleet import (
     Attention,
     DeadLetter,
@@ -162,6 +163,7 @@ __all__ = [
     "DeviceLive",
     "DeviceSeries",
     "DryRun",
+    "Engine",
     "Event",
     "ExpectedEnd",
     "Fault",
@@ -173,8 +175,10 @@ __all__ = [
     "Incident",
     "IncidentDetail",
     "IncidentReadings",
+    "Intent",
     "Job",
     "JobDetail",
+    "JobEngine",
     "JobNumerics",
     "JobQueue",
     "JobSpeed",
@@ -190,11 +194,13 @@ __all__ = [
     "Node",
     "NodeDetail",
     "NodeEnd",
+    "NodeEngine",
     "OneReservation",
     "OneWindow",
     "Overview",
     "Part",
     "Phase",
+    "Pilot",
     "Policy",
     "PolicyChange",
     "PolicyDiff",
@@ -202,6 +208,7 @@ __all__ = [
     "PolicyMeasure",
     "PolicyReplay",
     "PolicyVersion",
+    "Pool",
     "Problem",
     "Project",
     "ProjectDetail",

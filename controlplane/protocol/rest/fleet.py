@@ -5,6 +5,7 @@ from typing import Literal
 from controlplane.protocol.rest import words
 from controlplane.protocol.rest.base import Answer, Event, Health
 from controlplane.protocol.rest.breakers import Breaker
+from controlplane.protocol.rest.engines import NodeEngine
 from controlplane.protocol.rest.jobs import NotHeard, Rank, Unheard
 from controlplane.protocol.rest.recovery import Decision, Incident, Signal
 
@@ -176,7 +177,9 @@ class DeadLetter(Answer, frozen=True, kw_only=True):
 class NodeDetail(Node, frozen=True, kw_only=True):
     """A node with what was found and runs there. `signals`: open ones, then the newest settled, but for
     `signals_left_out` older ones. `dead_letters`: events of its agent that wait
-    to be replayed. `unheard`: what its silence means to each job on it; empty: it is heard. `etag`: for If-Match."""
+    to be replayed. `unheard`: what its silence means to each job on it; empty: it is heard. `engine`: what the
+    scheduler that gives the nodes out believes of it; None: none is asked, or it has never named this node. `etag`: for
+    If-Match."""
 
     signals: list[Signal]
     ranks: list[Rank]
@@ -186,6 +189,7 @@ class NodeDetail(Node, frozen=True, kw_only=True):
     unheard: list[Unheard] = []
     signals_left_out: int = 0
     etag: str = ""
+    engine: NodeEngine | None = None
 
 
 class DeviceSeries(Answer, frozen=True, kw_only=True):

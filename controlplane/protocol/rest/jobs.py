@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from controlplane.protocol.rest import words
 from controlplane.protocol.rest.base import Answer, FieldError, Json
+from controlplane.protocol.rest.engines import JobEngine
 from controlplane.protocol.rest.recovery import Certificate, Signal
 
 
@@ -134,7 +135,8 @@ class Unheard(NotHeard, frozen=True, kw_only=True):
 
 class JobDetail(Job, frozen=True, kw_only=True):
     """A job with its spec; `why`: why it is in this state and what is expected next. `unheard`: its
-    nodes that are not heard, and what is concluded from that. `etag`: for If-Match."""
+    nodes that are not heard, and what is concluded from that. `engine`: where its nodes come from; None: from no
+    scheduler that is asked. `etag`: for If-Match."""
 
     spec: Json
     layout: Layout | None
@@ -144,6 +146,7 @@ class JobDetail(Job, frozen=True, kw_only=True):
     as_of_seq: int
     unheard: list[Unheard] = []
     etag: str = ""
+    engine: JobEngine | None = None
 
 
 class DryRun(Answer, frozen=True, kw_only=True):

@@ -251,6 +251,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/engines": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What gives the nodes
+         * @description The engine of this server, with its pools of pilots, the reasons for which pilots wait, and what is wanted of
+         *     it.
+         */
+        get: operations["controlplane_api_routers_engines_list_engines"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/events": {
         parameters: {
             query?: never;
@@ -1628,6 +1649,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/pools/{pool_id}:resize": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Grow or shrink a pool
+         * @description So many of its pilots run at a time. More start from those that wait; of fewer, spare ones are given back, and
+         *     those with ranks on their node stay until they end. 409 where the pool has not so many.
+         */
+        post: operations["controlplane_api_routers_engines_resize"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/projects": {
         parameters: {
             query?: never;
@@ -2977,6 +3019,22 @@ export interface components {
             min_gap_ratio: number;
         };
         /**
+         * Engine
+         * @description `asked` False: nobody is asked, nodes have agents of their own. `answered_at`: its last whole answer; `error`:
+         *         why the newest look was none, "" where it was. `nodes`: of Holdfast's that it knows. `intents`: the newest.
+         */
+        Engine: {
+            answered_at: string | null;
+            asked: boolean;
+            error: string;
+            error_at: string | null;
+            intents: components["schemas"]["Intent"][];
+            /** @enum {string} */
+            name: "resident" | "slurm";
+            nodes: number;
+            pools: components["schemas"]["Pool"][];
+        };
+        /**
          * Event
          * @description Something that happened; `seq` is gap-free and in commit order.
          */
@@ -3483,6 +3541,29 @@ export interface components {
             until: string;
         };
         /**
+         * Intent
+         * @description What Holdfast wants of the engine: that a node is marked bad or cleared, or that a pool has `size` pilots at a
+         *         time. `detail`: what came of its last try; `due_at`: when it is tried next, None: not any more.
+         */
+        Intent: {
+            detail: string;
+            done_at: string | null;
+            due_at: string | null;
+            id: string;
+            /** @enum {string} */
+            kind: "mark_bad" | "clear" | "resize";
+            made_at: string;
+            node_id: string | null;
+            node_name: string;
+            pool: string;
+            reason: string;
+            size: number | null;
+            /** @enum {string} */
+            state: "wanted" | "sent" | "done" | "void";
+            tries: number;
+            who: string;
+        };
+        /**
          * Job
          * @description A training job: what is wanted and where it stands. `not_heard`: its nodes that are not.
          *         `ettr_basis`: whether the effective time rests on full strength as it was seen, or why there is none.
@@ -3556,7 +3637,8 @@ export interface components {
         /**
          * JobDetail
          * @description A job with its spec; `why`: why it is in this state and what is expected next. `unheard`: its
-         *         nodes that are not heard, and what is concluded from that. `etag`: for If-Match.
+         *         nodes that are not heard, and what is concluded from that. `engine`: where its nodes come from; None: from no
+         *         scheduler that is asked. `etag`: for If-Match.
          */
         JobDetail: {
             as_of_seq: number;
@@ -3569,6 +3651,8 @@ export interface components {
             checkpoint_age_s: number | null;
             committed_step: number;
             created_at: string;
+            /** @default null */
+            engine: components["schemas"]["JobEngine"] | null;
             epoch: number;
             eta_s: number | null;
             /** @default  */
@@ -3623,6 +3707,20 @@ export interface components {
             work_at_risk_s: number | null;
             /** @default null */
             work_at_risk_stored_s: number | null;
+        };
+        /**
+         * JobEngine
+         * @description Where a job's `nodes` come from: `lent` of them by pilots of `pools`, of which the first ends at `first_end_at`
+         *         (None: none has an end that is known). `allocations`: some, the first to end first.
+         */
+        JobEngine: {
+            allocations: components["schemas"]["Pilot"][];
+            /** @enum {string} */
+            engine: "resident" | "slurm";
+            first_end_at: string | null;
+            lent: number;
+            nodes: number;
+            pools: string[];
         };
         /**
          * JobFilter
@@ -4426,7 +4524,9 @@ export interface components {
          * NodeDetail
          * @description A node with what was found and runs there. `signals`: open ones, then the newest settled, but for
          *         `signals_left_out` older ones. `dead_letters`: events of its agent that wait
-         *         to be replayed. `unheard`: what its silence means to each job on it; empty: it is heard. `etag`: for If-Match.
+         *         to be replayed. `unheard`: what its silence means to each job on it; empty: it is heard. `engine`: what the
+         *         scheduler that gives the nodes out believes of it; None: none is asked, or it has never named this node. `etag`: for
+         *         If-Match.
          */
         NodeDetail: {
             /** @default null */
@@ -4443,6 +4543,8 @@ export interface components {
             /** @default 0 */
             dead_letters: number;
             devices: components["schemas"]["Device"][];
+            /** @default null */
+            engine: components["schemas"]["NodeEngine"] | null;
             /** @default  */
             etag: string;
             events: components["schemas"]["Event"][];
@@ -4484,6 +4586,30 @@ export interface components {
             /** @enum {string} */
             source: "spot" | "window";
             who: string;
+        };
+        /**
+         * NodeEngine
+         * @description What the engine believes of a node, which it calls `name`. `drained`: it gives it no job; `ours`: because
+         *         Holdfast asked for that. `reason` None: it cannot be read. `piloted`: it has come in pilots; `allocation`: the one
+         *         that runs on it. `differs`: where Holdfast and the engine do, and what follows; "": they agree. `seen_at`: when the
+         *         engine last named it; `error`: why its newest answer was none.
+         */
+        NodeEngine: {
+            allocation: components["schemas"]["Pilot"] | null;
+            differs: string;
+            drained: boolean;
+            /** @enum {string} */
+            engine: "resident" | "slurm";
+            error: string;
+            intents: components["schemas"]["Intent"][];
+            name: string;
+            ours: boolean;
+            piloted: boolean;
+            reason: string | null;
+            reason_at: string | null;
+            reason_by: string;
+            seen_at: string;
+            state: string;
         };
         /**
          * NodeFilter
@@ -4718,6 +4844,28 @@ export interface components {
             since_fault_s: number | null;
         };
         /**
+         * Pilot
+         * @description An element of a pool, which lends one node, or will. `kind`: in_use, ranks are on its node; idle, its node takes
+         *         work and has none; cold, it waits in the engine's queue; held, it waits until somebody releases it; other, it
+         *         starts or ends, or its node takes no work. `waits`: the engine's own reason. `starts_at`: when it started, which
+         *         with `job` names the allocation, or is expected to; `ends_at`: its time limit; `grace_s`: from its notice to its
+         *         end. None: nobody knows.
+         */
+        Pilot: {
+            allocation: string;
+            ends_at: string | null;
+            grace_s: number | null;
+            index: number;
+            job: string;
+            /** @enum {string} */
+            kind: "held" | "cold" | "other" | "idle" | "in_use";
+            node_id: string | null;
+            node_name: string;
+            starts_at: string | null;
+            state: string;
+            waits: string;
+        };
+        /**
          * Place
          * @description A line or a file of Python, and what was allocated there and is still held.
          */
@@ -4867,6 +5015,32 @@ export interface components {
             text: string;
             version: string;
             who: string;
+        };
+        /**
+         * Pool
+         * @description An array of pilots, counted by `Pilot.kind`; `owner`: whose it is in the engine. Of `elements` those that wait
+         *         or are spare come first.
+         */
+        Pool: {
+            cold: number;
+            elements: components["schemas"]["Pilot"][];
+            /** @default 0 */
+            elements_left_out: number;
+            held: number;
+            id: string;
+            idle: number;
+            in_use: number;
+            other: number;
+            owner: string;
+        };
+        /**
+         * PoolSize
+         * @description How many pilots of a pool are to run at a time, and why.
+         */
+        PoolSize: {
+            /** @description Why; kept in the audit log. */
+            reason: string;
+            size: number;
         };
         /**
          * Problem
@@ -6889,6 +7063,7 @@ export type DiagnosticQuery = components['schemas']['DiagnosticQuery'];
 export type DiffQuery = components['schemas']['DiffQuery'];
 export type DryRun = components['schemas']['DryRun'];
 export type EmergencyCheckpoint = components['schemas']['EmergencyCheckpoint'];
+export type Engine = components['schemas']['Engine'];
 export type Event = components['schemas']['Event'];
 export type EventQuery = components['schemas']['EventQuery'];
 export type EvictReplica = components['schemas']['EvictReplica'];
@@ -6909,8 +7084,10 @@ export type Incident = components['schemas']['Incident'];
 export type IncidentDetail = components['schemas']['IncidentDetail'];
 export type IncidentFilter = components['schemas']['IncidentFilter'];
 export type IncidentReadings = components['schemas']['IncidentReadings'];
+export type Intent = components['schemas']['Intent'];
 export type Job = components['schemas']['Job'];
 export type JobDetail = components['schemas']['JobDetail'];
+export type JobEngine = components['schemas']['JobEngine'];
 export type JobFilter = components['schemas']['JobFilter'];
 export type JobMesh = components['schemas']['JobMesh'];
 export type JobNumerics = components['schemas']['JobNumerics'];
@@ -6952,6 +7129,7 @@ export type Node = components['schemas']['Node'];
 export type NodeColumns = components['schemas']['NodeColumns'];
 export type NodeDetail = components['schemas']['NodeDetail'];
 export type NodeEnd = components['schemas']['NodeEnd'];
+export type NodeEngine = components['schemas']['NodeEngine'];
 export type NodeFilter = components['schemas']['NodeFilter'];
 export type NotHeard = components['schemas']['NotHeard'];
 export type Numerics = components['schemas']['Numerics'];
@@ -6962,6 +7140,7 @@ export type Parallelism = components['schemas']['Parallelism'];
 export type Part = components['schemas']['Part'];
 export type PartQuery = components['schemas']['PartQuery'];
 export type Phase = components['schemas']['Phase'];
+export type Pilot = components['schemas']['Pilot'];
 export type Place = components['schemas']['Place'];
 export type Policy = components['schemas']['Policy'];
 export type PolicyChange = components['schemas']['PolicyChange'];
@@ -6972,6 +7151,8 @@ export type PolicyReplay = components['schemas']['PolicyReplay'];
 export type PolicyRollback = components['schemas']['PolicyRollback'];
 export type PolicyScope = components['schemas']['PolicyScope'];
 export type PolicyVersion = components['schemas']['PolicyVersion'];
+export type Pool = components['schemas']['Pool'];
+export type PoolSize = components['schemas']['PoolSize'];
 export type Problem = components['schemas']['Problem'];
 export type Project = components['schemas']['Project'];
 export type ProjectDetail = components['schemas']['ProjectDetail'];
@@ -7568,6 +7749,37 @@ export interface operations {
             409: components["responses"]["Problem409"];
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_engines_list_engines: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        as_of_seq: number;
+                        items: components["schemas"]["Engine"][];
+                        next: string | null;
+                        total?: number | null;
+                    };
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];
@@ -10273,6 +10485,45 @@ export interface operations {
             415: components["responses"]["Problem415"];
             422: components["responses"]["Problem422"];
             428: components["responses"]["Problem428"];
+            429: components["responses"]["Problem429"];
+            500: components["responses"]["Problem500"];
+            503: components["responses"]["Problem503"];
+        };
+    };
+    controlplane_api_routers_engines_resize: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Any unique text; the same key and request is carried out once and answered again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                pool_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PoolSize"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["Problem400"];
+            401: components["responses"]["Problem401"];
+            403: components["responses"]["Problem403"];
+            404: components["responses"]["Problem404"];
+            409: components["responses"]["Problem409"];
+            415: components["responses"]["Problem415"];
+            422: components["responses"]["Problem422"];
             429: components["responses"]["Problem429"];
             500: components["responses"]["Problem500"];
             503: components["responses"]["Problem503"];

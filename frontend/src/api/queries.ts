@@ -36,6 +36,7 @@ export const keys = {
   queue: ["queue"] as const,
   capacity: ["capacity"] as const,
   reservations: ["reservations"] as const,
+  engines: ["engines"] as const,
   tokens: ["tokens"] as const,
   joinTokens: ["join-tokens"] as const,
   node: (id: string) => ["node", id] as const,
@@ -206,6 +207,7 @@ export const reservations = () =>
   queryOptions({ queryKey: keys.reservations, queryFn: ({ signal }) => get("/reservations", {}, { holds: true, count: true, limit: LARGE_PAGE }, signal), refetchInterval: every(POLL_MS) });
 export const reservationsOf = (nodeId: string) =>
   queryOptions({ queryKey: [...keys.reservations, nodeId], queryFn: ({ signal }) => get("/reservations", {}, { holds: true, node_id: nodeId }, signal), refetchInterval: every(POLL_MS) });
+export const engines = () => queryOptions({ queryKey: keys.engines, queryFn: ({ signal }) => get("/engines", {}, {}, signal), refetchInterval: every(POLL_MS) });
 export const capacity = () => queryOptions({ queryKey: keys.capacity, queryFn: ({ signal }) => get("/capacity", {}, {}, signal), refetchInterval: every(POLL_MS) });
 export const budget = (id: string, settled = false) =>
   queryOptions({ queryKey: [...keys.job(id), "budget"], queryFn: ({ signal }) => get("/jobs/{job_id}/budget", { job_id: id }, {}, signal), refetchInterval: settled ? false : every(POLL_MS) });

@@ -5,7 +5,7 @@ import type { paths } from "./openapi.gen";
 import type { Attempt, Checkpoint, Command, Fault, Incident, Job, LedgerClass, Node, Rank, Replica } from "./openapi.gen";
 
 export type {
-  Accepted, Alternative, Attempt, AuditEntry, AuditState, Bill, Breaker, Budget, Capacity, CapacityCounts, Certificate, Check, Checkpoint, Command, DeadLetter, Decision, DecisionDetail, Device, DeviceAround, DeviceLive, DeviceSeries, DryRun, Event as EventItem, Fault as FaultKind, FirstFailure, Health, Incident, IncidentDetail, IncidentReadings, Job, JobDetail, JobMesh, JoinToken, Layout, Ledger, LedgerClass, LedgerRow, Log, Me, Node, NodeDetail, NodeEnd, NotHeard, Overview, Part as HealthPart, Phase as IncidentPhase, Policy, PolicyReplay, Project, ProjectDetail, QueuedJob, Rank, RankLive, RankSpeed, ReadingAround, Repeated, Reservation, Setting, Shadow, Token, WaitingJob, XidRule,
+  Accepted, Alternative, Attempt, AuditEntry, AuditState, Bill, Breaker, Budget, Capacity, CapacityCounts, Certificate, Check, Checkpoint, Command, DeadLetter, Decision, DecisionDetail, Device, DeviceAround, DeviceLive, DeviceSeries, DryRun, Engine, Event as EventItem, Fault as FaultKind, FirstFailure, Health, Incident, IncidentDetail, IncidentReadings, Intent, Job, JobDetail, JobEngine, JobMesh, JoinToken, Layout, Ledger, LedgerClass, LedgerRow, Log, Me, Node, NodeDetail, NodeEnd, NodeEngine, NotHeard, Overview, Part as HealthPart, Phase as IncidentPhase, Pilot, Policy, PolicyReplay, Pool, Project, ProjectDetail, QueuedJob, Rank, RankLive, RankSpeed, ReadingAround, Repeated, Reservation, Setting, Shadow, Token, WaitingJob, XidRule,
   Replica, SectionTimeout, Signal, StackGroups, Step, FieldError as SpecFault,
 } from "./openapi.gen";
 export type JobState = Job["state"];

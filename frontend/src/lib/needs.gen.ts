@@ -35,6 +35,7 @@ export const TO_ACT = {
   "/policy:put": "admin",
   "/policy:replay": "operate",
   "/policy:rollback": "admin",
+  "/pools/{pool_id}:resize": "operate",
   "/projects": "admin",
   "/projects/{name}:remove-member": "admin",
   "/projects/{name}:set": "admin",

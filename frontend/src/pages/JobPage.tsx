@@ -5,6 +5,7 @@ import { Link, useParams } from "react-router";
 import * as queries from "../api/queries";
 import type { JobDetail, Rank, Replica } from "../api/types";
 import { EffectiveTime } from "../components/EffectiveTime";
+import { JobEngine } from "../components/Engine";
 import { AtThatTime, FreezeButton, useFrozen } from "../components/Frozen";
 import { SilentNodes } from "../components/Heard";
 import { JobActions, type JobAct } from "../components/JobActions";
@@ -135,6 +136,7 @@ function Figures({ job, settled }: { job: JobDetail; settled: boolean }): ReactE
         {begun ? <EffectiveTime job={job} /> : null}
         <Figure label="Restarts / evictions" value={`${job.restarts} / ${job.evictions}`} note={job.preemptions > 0 ? `preempted ${job.preemptions === 1 ? "once" : `${count(job.preemptions)} times`}, which is neither` : undefined} />
       </dl>
+      <JobEngine job={job} />
       <Limits jobId={job.id} settled={settled} />
     </div>
   );

@@ -6,6 +6,7 @@ import * as queries from "../api/queries";
 import type { Device, NodeDetail, Rank, Signal } from "../api/types";
 import { DeadLetters } from "../components/DeadLetters";
 import { DeviceCharts } from "../components/DeviceCharts";
+import { NodeEngine } from "../components/Engine";
 import { EventTable } from "../components/EventTable";
 import { AtThatTime, FreezeButton, useFrozen } from "../components/Frozen";
 import { KnownEndLine } from "../components/KnownEnd";
@@ -79,6 +80,7 @@ function Content({ node }: { node: NodeDetail }): ReactElement {
       </dl>
       <Devices node={node} stale={silent || heard.hearing === "stale"} />
       <DeviceCharts nodeId={node.id} />
+      <NodeEngine node={node} />
       <div className="grid-2">
         <Panel title="Ranks on this node" flush><Ranks ranks={node.ranks} /></Panel>
         <Panel title="Signals" flush><Signals signals={node.signals} older={node.signals_left_out} /></Panel>

@@ -5,6 +5,7 @@ import { Link } from "react-router";
 import * as queries from "../api/queries";
 import type { QueuedJob, WaitingJob } from "../api/types";
 import { CapacityFigures, CapacityTable, Ends, ReservedFree, Yields } from "../components/CapacityParts";
+import { Pools } from "../components/Engine";
 import { JobName } from "../components/JobName";
 import { Reservations } from "../components/Reservations";
 import { count, gpuSeconds } from "../lib/format";
@@ -21,6 +22,7 @@ export function QueuePage(): ReactElement {
       <PageHead title="Queue and capacity" />
       <Loaded query={capacity} skeleton={<Skeleton height={64} />}>{(found) => <CapacityFigures capacity={found} />}</Loaded>
       <Waiting />
+      <Pools />
       {capacity.data ? (
         <>
           <Panel title="Devices by type and segment" flush><CapacityTable capacity={capacity.data} /><ReservedFree capacity={capacity.data} /></Panel>

@@ -10,6 +10,7 @@ from controlplane.access.project_models import Role
 from controlplane.api import openapi
 from controlplane.api.faults import FAULTS
 from controlplane.dispatch.models import Command
+from controlplane.engines.models import Intent, PoolElement
 from controlplane.fleet.models import Reservation
 from controlplane.jobs.models import Job
 from controlplane.jobs.services import submit_job
@@ -150,10 +151,13 @@ def test_an_operator_of_a_project_is_none_of_the_fleet(db: None) -> None:
     Breaker.objects.create(id="brk_1", code="evict", reason="3 acts", opened_at=now(), decision_id="dec_fleet")
     fields = {"rule": "r", "choice": "c", "reason_code": "r", "sentence": "s", "policy_version": "p", "snapshot": b""}
     Decision.objects.create(id="dec_fleet", job=None, at=now(), key="k", mode="recommend", applied=False, **fields)
+    PoolElement.objects.create(engine="resident", pool="9", index=1, job="9", state="PENDING", seen_at=now())
     assert eve.get("/breakers").json()["items"][0]["id"] == "brk_1"
+    assert eve.get("/engines").json()["items"][0]["pools"][0]["id"] == "9", "nodes are the fleet's"
     assert eve.get("/decisions/dec_fleet").json()["approvals_needed"] == 1, "it is everybody's to read"
     for path, body in (
         ("/breakers/brk_1:close", {"reason": "r"}),
+        ("/pools/9:resize", {"size": 1, "reason": "r"}),
         *((f"/decisions/dec_fleet:{act}", {"reason": "r"}) for act in ("approve", "reject", "hold")),
         ("/policy:replay", {"since_s": 60}),
         ("/policy:put", {"text": "{}", "parent": 0, "reason": "r"}),
@@ -162,6 +166,7 @@ def test_an_operator_of_a_project_is_none_of_the_fleet(db: None) -> None:
     ):
         assert eve.post(path, body).status_code == 403, path
     assert Decision.objects.get(pk="dec_fleet").verdicts == []
+    assert not Intent.objects.exists()
     assert Breaker.objects.get().closed_at is None and not ShadowRun.objects.exists()
 
 

@@ -15,6 +15,7 @@ from controlplane.access.refusals import MAX_ROWS_A_WINDOW, WINDOW_S, Refusals, 
 from controlplane.access.services import create_api_token, create_one_time_password
 from controlplane.api import openapi
 from controlplane.api.routers import shadow
+from controlplane.engines.models import PoolElement
 from controlplane.fleet.models import KnownEnd, Node, Reservation
 from controlplane.jobs.models import Job
 from controlplane.policies import services as policies
@@ -66,6 +67,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/api/v1/windows/{window_id}:cancel": {"reason": WHY},
     "/api/v1/reservations": WINDOW | {"segment": "rack-1", "project": "default"},
     "/api/v1/reservations/{reservation_id}:cancel": {"reason": WHY},
+    "/api/v1/pools/{pool_id}:resize": {"size": 1, "reason": WHY},
     "/api/v1/nodes/{node_id}:uncordon": {"reason": WHY},
     "/api/v1/nodes/{node_id}:drain": {"reason": WHY},
     "/api/v1/requests/{request_id}:withdraw": {"reason": WHY},
@@ -132,6 +134,9 @@ def ids(db: None, user: User) -> dict[str, str]:
             id="end_1", node=nodes[1], source="spot", leaves_at=now(), reason="r", who="agent", said_at=now()
         ).id,
         "reservation_id": _reserved(make_node("node-8")).id,
+        "pool_id": PoolElement.objects.create(
+            engine="resident", pool="9", index=1, job="9", state="PENDING", seen_at=now()
+        ).pool,
         "breaker_id": Breaker.objects.create(id="brk_1", code="burst", reason="r", opened_at=now()).id,
     }
 

@@ -181,7 +181,7 @@ def arguments(command: click.Command, tmp_path: Path) -> list[str]:
             spec.write_text("metadata: {name: a}\nspec: {resources: {nodes: 1, gpus_per_node: 1}}\n")
             given.append(str(spec))
         else:
-            numbers = {"replica": "0", "rank": "0", "device": "1", "before": "0", "to": "0"}
+            numbers = {"replica": "0", "rank": "0", "device": "1", "before": "0", "to": "0", "size": "1"}
             given.append(numbers.get(str(parameter.name), "node_x"))
     # One setting of a project at least is to change.
     weight = any(parameter.name == "weight" for parameter in command.params) and command.name == "set"

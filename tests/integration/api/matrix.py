@@ -97,6 +97,8 @@ OPERATIONS: dict[str, Row] = {
     "POST /reservations": Row("operate", WINDOW | {"nodes": ["node_404"], "project": "default"}),
     "GET /reservations/{reservation_id}": Row("read"),
     "POST /reservations/{reservation_id}:cancel": Row("operate", WITH_REASON),
+    "GET /engines": Row("read"),
+    "POST /pools/{pool_id}:resize": Row("operate", {"size": 1, "reason": "r"}),
     "GET /requests": Row("read"),
     "GET /requests/{request_id}": Row("read"),
     "POST /requests/{request_id}:withdraw": Row("operate", WITH_REASON),

@@ -60,7 +60,7 @@ ACTS = {
     "windows": ("cancel",),
     "reservations": ("cancel",),
 }
-STATELESS = {"tokens", "join-tokens", "projects"}
+STATELESS = {"tokens", "join-tokens", "projects", "pools"}
 
 
 @pytest.fixture

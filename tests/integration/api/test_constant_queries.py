@@ -53,7 +53,7 @@ PAGED = (
 """`limit` says how many rows an answer has."""
 WHOLE = ("/jobs/{job_id}/replicas",)
 """Answered in one page."""
-FIXED = ("/settings", "/demo/faults", "/jobs/{job_id}/timeouts")
+FIXED = ("/settings", "/demo/faults", "/jobs/{job_id}/timeouts", "/engines")
 """As many rows as the code has kinds of them."""
 
 

@@ -14,6 +14,7 @@ from controlplane.access.models import SignInGate
 from controlplane.checkpoints.models import Checkpoint
 from controlplane.dispatch import services, statements
 from controlplane.dispatch.models import Command, Unmade
+from controlplane.engines.models import EnginePoll, Intent
 from controlplane.fleet.models import Node
 from controlplane.jobs.models import Job
 from controlplane.protocol.commands import Body
@@ -63,6 +64,8 @@ def rows() -> dict[type[models.Model], models.Model]:
         ),
         SignInGate: SignInGate.objects.create(key="k", last_at=now()),
         MarkedLines: MarkedLines.objects.create(job=job, marker="m", last={}),
+        EnginePoll: EnginePoll.objects.create(engine="slurm", due_at=now()),
+        Intent: Intent.objects.create(id="int_1", engine="slurm", kind="resize", pool="9", made_at=now(), due_at=now()),
     }
 
 

@@ -111,6 +111,11 @@ holdfast window set node-9 --from 2d --for 1h --reason "a new switch"
 holdfast reservation set default node-9 --from 3d --for 1h --reason "a deadline"
 holdfast reservation ls
 holdfast reservation cancel "$(holdfast reservation ls -o name | sed -n 1p)" --reason "not needed"
+holdfast engine ls
+holdfast engine pools
+holdfast engine pilots
+holdfast engine intents
+holdfast engine resize 4711 2 --reason "a quiet week" || echo "there is none: $?"
 holdfast node reset-device node-9 0 --reason "it is slow"
 holdfast node drain node-9 --reason "new fans"
 holdfast node rotate-key node-1

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.slurm import answers
-from controlplane.slurm.answers import Partition
+from controlplane.engines.slurm import answers
+from controlplane.engines.slurm.answers import Partition
 
 READERS = (answers.job_id, answers.kill_wait_s, answers.partitions, answers.address, answers.queue)
 NOTHING = (None, (), {})

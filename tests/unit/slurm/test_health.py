@@ -8,10 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controlplane.engines.slurm import answers
+from controlplane.engines.slurm.health import (
+    MAX_REASON_CHARS,
+    OURS,
+    Act,
+    Believed,
+    Device,
+    Node,
+    act,
+    parsed,
+    reason,
+    unfit,
+)
+from controlplane.engines.slurm.health import update as command
 from controlplane.protocol.states import NodeState
-from controlplane.slurm import answers
-from controlplane.slurm.health import MAX_REASON_CHARS, OURS, Act, Believed, Device, Node, act, parsed, reason, unfit
-from controlplane.slurm.health import update as command
 
 GOOD = Device(0, present=True, healthy=True)
 BAD = Device(1, present=True, healthy=False, health_reason="XID 79: fell off the bus")

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from controlplane.config.guards import UMASK
-from controlplane.slurm import answers
+from controlplane.engines.slurm import answers
 
 ANSWER_TIMEOUT_S = 20.0
 KILL_WAIT_S = 30
@@ -31,10 +31,23 @@ class SlurmError(RuntimeError):
 def ask(*argv: str, timeout_s: float = ANSWER_TIMEOUT_S) -> str | None:
     """What a program prints; None where it is not there, fails, or takes too long."""
     try:
-        done = subprocess.run(argv, capture_output=True, timeout=timeout_s, check=False, env=_plain(os.environ))
-    except (OSError, subprocess.SubprocessError):
+        return answered(*argv, timeout_s=timeout_s)
+    except SlurmError:
         return None
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
+
+
+def answered(*argv: str, timeout_s: float = ANSWER_TIMEOUT_S) -> str:
+    """What a program prints. Raises SlurmError with its own words where it is not there, fails, or takes too long."""
+    try:
+        done = subprocess.run(argv, capture_output=True, timeout=timeout_s, check=False, env=_plain(os.environ))
+    except subprocess.TimeoutExpired as error:
+        raise SlurmError(f"{argv[0]} did not answer within {timeout_s:.1f} s", "does `sinfo` answer?") from error
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SlurmError(f"{argv[0]} could not be run: {error}", "does `sinfo` answer?", missing=True) from error
+    if done.returncode:
+        words = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[:MAX_WORDS_CHARS]
+        raise SlurmError(f"{argv[0]} failed: {words or f'exit code {done.returncode}'}", "does `sinfo` answer?")
+    return done.stdout.decode("utf-8", "replace")
 
 
 def submit(text: str, options: Sequence[str], *, partition: str = "") -> str:
@@ -101,6 +114,9 @@ def address_of(node: str) -> str:
 
 
 def _plain(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without variables that change what is printed."""
+    """Without variables that change what is printed, and with times in UTC."""
     changed = re.compile(r"(SINFO|SQUEUE|SCONTROL)_|SLURM_TIME_FORMAT$")
-    return {name: value for name, value in environment.items() if not changed.match(name)} | {"LC_ALL": "C"}
+    return {name: value for name, value in environment.items() if not changed.match(name)} | {
+        "LC_ALL": "C",
+        "TZ": "UTC",
+    }

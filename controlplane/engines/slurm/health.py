@@ -8,7 +8,8 @@ either of the two does not answer, nothing is concluded and nothing is done.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 
 import msgspec
@@ -64,10 +65,13 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Believed:
-    """What Slurm believes of the node: the words of its state, and why (None: it cannot be read for certain)."""
+    """What Slurm believes of the node: the words of its state, and why (None: it cannot be read for certain), which
+    `by` set at `since`, where that is known."""
 
     states: frozenset[str]
     reason: str | None
+    by: str = field(default="", compare=False)
+    since: datetime | None = field(default=None, compare=False)
 
     @property
     def drained(self) -> bool:
@@ -120,10 +124,12 @@ def well(node: Node, *, piloted: bool = False) -> bool:
     return node.connected and node.state == NodeState.READY and all(device.healthy for device in node.devices)
 
 
-def reason(why: str) -> str:
-    """As Slurm keeps it: one line of plain characters that no shell, list or page takes for anything else."""
+def reason(why: str, tag: str = "") -> str:
+    """As Slurm keeps it: one line of plain characters that no shell, list or page takes for anything else. `tag`: the
+    intent that wants it, at the end."""
     plain = "".join(c if c.isascii() and (c.isalnum() or c in KEPT) else " " for c in shown(why))
-    return f"{OURS} {' '.join(plain.split())}"[:MAX_REASON_CHARS].rstrip()
+    end = f" ({tag})" if tag else ""
+    return f"{OURS} {' '.join(plain.split())}"[: MAX_REASON_CHARS - len(end)].rstrip() + end
 
 
 def act(node: Node, believed: Believed, *, may_undo: bool, piloted: bool = False) -> Act:
@@ -133,7 +139,7 @@ def act(node: Node, believed: Believed, *, may_undo: bool, piloted: bool = False
     return Act.UNDRAIN if may_undo and well(node, piloted=piloted) and believed.ours else Act.NOTHING
 
 
-def update(name: str, wanted: Act, why: str) -> Sequence[str]:
-    """The command for it."""
+def update(name: str, wanted: Act, why: str, tag: str = "") -> Sequence[str]:
+    """The command for it; `tag` as of `reason`."""
     base = ("scontrol", "update", f"nodename={name}", f"state={wanted}")
-    return (*base, f"reason={reason(why)}") if wanted is Act.DRAIN else base
+    return (*base, f"reason={reason(why, tag)}") if wanted is Act.DRAIN else base
