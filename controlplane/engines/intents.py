@@ -47,7 +47,8 @@ def seen_as(rows: Iterable[EngineNode]) -> dict[str, health.Node]:
 
 def _as_health(node: Node, devices: list[health.Device], busy: bool) -> health.Node:
     ranks = [msgspec.Raw(b"1")] if busy else []
-    return health.Node(node.name, node.state, node.connected, node.state_reason, devices, ranks)
+    revoked = node.revoked_at is not None
+    return health.Node(node.name, node.state, node.connected, node.state_reason, devices, ranks, revoked=revoked)
 
 
 def renew(engine: str) -> None:

@@ -204,6 +204,16 @@ def test_a_cordoned_node_is_drained_once_nothing_runs_on_it_and_given_back(slurm
     assert sorted(Intent.objects.values_list("kind", "state")) == [("clear", "done"), ("mark_bad", "done")]
 
 
+def test_a_node_whose_key_was_shut_out_is_drained(slurm: Player) -> None:
+    make_fleet(1)
+    text = HEADER + pilot(1, node="n1")
+    slurm.answers(line("n1"), text)
+    assert not slurm.updates
+    Node.objects.update(revoked_at=now())
+    slurm.answers(line("n1"), text)
+    assert "revoked" in slurm.updates[-1]
+
+
 def test_an_intent_that_fails_is_tried_again_later_each_time_and_is_void_when_it_is_not_wanted(slurm: Player) -> None:
     make_fleet(1)
     fleet.cordon("node_1", reason="memory errors", actor="ada")
