@@ -57,14 +57,14 @@ def renew(engine: str) -> None:
         rows = list(EngineNode.objects.filter(engine=engine, node__removed_at=None).select_related("node"))
         opened = {row.node_id: row for row in Intent.objects.filter(engine=engine, state__in=OPEN, node__isnull=False)}
         # Only these can have an intent: the others are in service in both.
-        odd = [
-            row
-            for row in rows
-            if row.node_id in opened or row.node.state in health.OUT_OF_SERVICE or believed_of(row).ours
-        ]
+        odd = [row for row in rows if row.node_id in opened or _is_out(row.node) or believed_of(row).ours]
         nodes = seen_as(odd)
         for row in odd:
             _renew(row, nodes[row.node_id], opened.get(row.node_id))
+
+
+def _is_out(node: Node) -> bool:
+    return node.revoked_at is not None or node.state in health.OUT_OF_SERVICE
 
 
 def _renew(row: EngineNode, node: health.Node, intent: Intent | None) -> None:

@@ -23,13 +23,13 @@ def wanted(node: Node, believed: Believed, *, piloted: bool) -> IntentKind | Non
 def differs(node: Node, believed: Believed, *, piloted: bool, pilot: str = "") -> str:
     """Where the two differ about the node, and what follows; "": they agree. `pilot`: what Slurm lists as running on
     it, "" for nothing."""
-    out = node.state in health.OUT_OF_SERVICE
+    out, state = node.revoked or node.state in health.OUT_OF_SERVICE, "revoked" if node.revoked else node.state
     if believed.drained and not out:
         return f"Slurm gives it no job ({cause(believed)}); Holdfast counts it as {node.state}. {_undo(believed)}"
     if out and not believed.drained:
         why = f": {_quoted(node.state_reason)}" if node.state_reason else ""
         then = "once nothing runs on it" if node.ranks or node.state == health.NodeState.DRAINING else "next"
-        return f"Holdfast has it {node.state}{why}; Slurm would still give it jobs. It is drained in Slurm {then}."
+        return f"Holdfast has it {state}{why}; Slurm would still give it jobs. It is drained in Slurm {then}."
     if believed.drained or node.connected:
         return ""
     if pilot:
