@@ -1,1 +1,0 @@
-import{G as e,rt as t}from"./basics-DvA4ARvr.js";import{L as n}from"./index-XAg_UIjY.js";import"./queries-C_Ahif2O.js";var r=t();function i({job:t}){return t.id===`unseen`?(0,r.jsx)(r.Fragment,{children:t.name}):(0,r.jsx)(e,{to:n.job(t.id),children:t.name})}export{i as t};
