@@ -134,10 +134,10 @@ async def test_the_guide_to_the_api_tells_one_story_and_each_request_in_it_succe
     job = await sync_to_async(Job.objects.get)()
     assert job.name == "tiny-gpt", "one job, which every later block asks about"
     assert all(job.id in request for _, request in answers if "/jobs/" in request)
-    assert '"state": "running"' in outputs[2] and f'"id":"{job.id}"' in outputs[2].replace(" ", "")
-    assert "incomplete" in outputs[4], "the certificate of the incident that was asked for"
+    assert '"state": "running"' in outputs[3] and f'"id":"{job.id}"' in outputs[3].replace(" ", "")
+    assert "incomplete" in outputs[5], "the certificate of the incident that was asked for"
     assert f"job_id={job.id}" in answers[-2][1]
-    assert "data: " in outputs[5], "what happened to the job is told again"
+    assert "data: " in outputs[6], "what happened to the job is told again"
     await eventually("it is cancelled", lambda: Job.objects.get().state == "cancelled", stack=stack)
 
 

@@ -59,6 +59,7 @@ holdfast project create vision --quota 8 --reason "a new team"
 holdfast project set vision --lend 4 --max-priority 700
 holdfast project set-member vision eve operator
 holdfast project show vision
+holdfast project bill vision --export bill.csv
 holdfast project remove-member vision eve
 holdfast project ls
 made=$(holdfast token create night-shift --scope read -o name | sed -n 1p)
