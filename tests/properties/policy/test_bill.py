@@ -35,10 +35,11 @@ def test_its_entries_sum_to_what_the_ledger_says_that_jobs_held_class_by_class(f
     assert sum(found.values()) == pytest.approx(sum(wanted.values()), abs=1e-6)
 
 
-@given(worlds(), WINDOWS, TERMS)
-@settings(max_examples=60, deadline=None)
-def test_what_an_incident_has_cost_is_charged_by_no_terms_that_do_not_say_so(facts, window, terms):
-    ledger = account(facts, *window)
+@given(worlds(), st.sampled_from([False, True]), st.none() | st.floats(0.01, 100.0))
+@settings(max_examples=100, deadline=None)
+def test_what_an_incident_has_cost_is_charged_by_no_terms_that_do_not_say_so(facts, incidents, price):
+    terms = Terms(classes=tuple(of for of in TimeClass if of != TimeClass.STALL), incidents=incidents, price=price)
+    ledger = account(facts, 0, UNTIL_S)
     owed = sum(
         gpu_s
         for key, gpu_s in ledger.amounts.items()
