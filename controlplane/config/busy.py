@@ -2,9 +2,10 @@
 
 Each request takes a thread and most of the time a database connection, of which there are few. Under more requests than
 are answered each of them waits for all others, until clients give up what is then done for nobody. So at most `most`
-wait for their answers, and everybody else gets a 503 that says when to come again, before any of it is read. Event
-streams count until they begin; the probes of this process are always answered, or it would be ended for being asked a
-lot. Sockets have their own limits (`live.intake`, `live.limits`).
+wait for their answers, and everybody else gets a 503 that says when to come again, before any of it is read. Who has
+not sent all of a request yet does not count: it is we that wait. Event streams count until they begin; the probes of
+this process are always answered, or it would be ended for being asked a lot. Sockets have their own limits
+(`live.intake`, `live.limits`).
 """
 
 from collections.abc import Awaitable, Callable
@@ -43,7 +44,7 @@ class Busy:
             return
         place = _Place(self)
         try:
-            await self.app(scope, receive, place.watched(send))
+            await self.app(scope, place.heard(receive), place.watched(send))
         finally:
             place.leave()
 
@@ -53,6 +54,7 @@ class _Place:
 
     def __init__(self, of: Busy) -> None:
         self._of: Busy | None = of
+        self._whole = False
         of.waiting += 1
 
     def leave(self) -> None:
@@ -60,6 +62,23 @@ class _Place:
         if self._of is not None:
             self._of.waiting -= 1
             self._of = None
+
+    def heard(self, receive: Any) -> Callable[[], Awaitable[Scope]]:
+        """`receive`, which gives the place up for as long as a part of the request is waited for."""
+
+        async def received() -> Scope:
+            of = self._of
+            if self._whole or of is None:
+                return await receive()  # type: ignore[no-any-return]
+            of.waiting -= 1
+            try:
+                message: Scope = await receive()
+            finally:
+                of.waiting += 1
+            self._whole = message["type"] != "http.request" or not message.get("more_body", False)
+            return message
+
+        return received
 
     def watched(self, send: Any) -> Callable[[Scope], Awaitable[None]]:
         """`send`, which gives the place up with the head of an answer."""
