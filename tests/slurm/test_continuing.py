@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from controlplane.slurm.continuing import ROWS
+from controlplane.slurm.continuing import NOTE, ROWS
 from tests.scenes.helpers import scene_job
 from tests.slurm.cluster import Cluster
 from tests.slurm.run import PYTHON, Run, assert_nothing_is_left
@@ -66,9 +66,10 @@ def test_the_next_allocation_resumes_at_the_step_that_was_saved_before_the_time_
     assert second.ended() == 1, second.evidence()
     kept = json.loads((second.directory / "job.json").read_text())
     assert kept["attempts"][1]["certificate"]["state"] == "green", kept["attempts"]
-    for each in (run, second):
-        rows = (each.directory / ROWS).read_bytes()
-        token = (each.directory / "holdfast.toml").read_text().split('token = "')[1].split('"')[0]
-        assert SECRET.encode() not in rows and token.encode() not in rows
-        assert (each.directory / ROWS).stat().st_mode & 0o077 == 0
+    rows = (run.directory / ROWS).read_bytes()
+    token = (run.directory / "holdfast.toml").read_text().split('token = "')[1].split('"')[0]
+    assert SECRET.encode() not in rows and token.encode() not in rows
+    assert (run.directory / ROWS).stat().st_mode & 0o077 == 0
+    left = {path.name for path in second.directory.iterdir()}
+    assert not left & {ROWS, NOTE}, "its job has ended: what it began with is nothing to continue from"
     assert_nothing_is_left(cluster)

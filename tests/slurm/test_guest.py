@@ -43,6 +43,8 @@ def test_a_researchers_job_outlives_a_killed_rank_is_certified_and_leaves_nothin
     assert [incident["certificate"]["state"] for incident in incidents] == ["green"], incidents
     assert "The job is done: 140 steps." in run.output
     assert not (run.directory / "join-token").exists()
+    kept_for_others = [path for path in run.directory.parent.rglob("*") if path.stat().st_mode & 0o077]
+    assert not kept_for_others, "the output, which Slurm makes, too"
     assert_nothing_is_left(cluster)
 
 
