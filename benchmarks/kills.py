@@ -123,7 +123,7 @@ def main(argv: list[str]) -> int:
     )  # fmt: skip
     names = (*SHAPE.names(), *(["redis"] if options.redis else []))
     killer, judge = Killer(names, options.seed, options.out), Judge()
-    wanted = Wanted(fleet=fleet, shape=SHAPE, look=killer, look_each_s=options.each_s, judge=judge)
+    wanted = Wanted(fleet=fleet, shape=SHAPE, watch=killer, watch_each_s=options.each_s, judge=judge)
     outcome = run(wanted, lambda text: print(text, flush=True))
     print(table(outcome))
     return _told(outcome, killer, judge)

@@ -1,9 +1,9 @@
-"""What grows: the production shape under a fleet for hours, looked at each minute.
+"""What grows: the production shape under a fleet for hours, sampled each minute.
 
     python -m benchmarks soak [--agents 1000] [--interval 10] [--minutes 120] [--xids 60] [--out var/bench/soak.jsonl]
 
 The fleet is that of `holdfast bench fleet` (real enrolment, sessions, frames, faults), against PostgreSQL, Redis, web,
-sentinel, worker and beat. A look is a line of `--out` as soon as it is made: memory of each service (PSS with its
+sentinel, worker and beat. A sample is a line of `--out` as soon as it is made: memory of each service (PSS with its
 children), rows and bytes of each table, what Redis holds and has on disk, files of the state directory. Of each figure
 the slope over the second half is printed, when the fleet has settled, and where it would be after 30 days of this;
 readings, events and the others have an end by their retention (docs/settings.md), which is longer than this run, so
@@ -33,7 +33,7 @@ DAYS = 30
 TABLES = "SELECT relname, n_live_tup, pg_total_relation_size(relid) FROM pg_stat_user_tables"
 SHOWN_BYTES_A_DAY = MIB
 """A table that grows by less is summed up with the others."""
-Look = dict[str, float]
+Sample = dict[str, float]
 
 
 def main(argv: list[str]) -> int:
@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--devices", type=int, default=8)
     parser.add_argument("--interval", type=float, default=10.0, help="seconds between two frames of an agent")
     parser.add_argument("--minutes", type=float, default=120.0)
-    parser.add_argument("--look-s", type=float, default=60.0)
+    parser.add_argument("--sample-s", type=float, default=60.0)
     parser.add_argument("--xids", type=int, default=60)
     parser.add_argument("--storm", type=int, default=2, help="times that half the fleet drops its sessions at once")
     parser.add_argument("--seed", type=int, default=1)
@@ -57,8 +57,8 @@ def main(argv: list[str]) -> int:
         outcome = run(_wanted(options), lambda text: print(text, flush=True))
         print(table(outcome), flush=True)
         code = 1 if outcome.ended else 0
-    looks = [json.loads(line) for line in options.out.read_text().splitlines()]
-    _report(looks, options)
+    samples = [json.loads(line) for line in options.out.read_text().splitlines()]
+    _report(samples, options)
     return code
 
 
@@ -73,16 +73,16 @@ def _wanted(options: argparse.Namespace) -> Wanted:
     )  # fmt: skip
     began_s: list[float] = []
 
-    def look(stack: Stack) -> None:
+    def sample(stack: Stack) -> None:
         now_s = time.monotonic()
         began_s.append(now_s)
         with options.out.open("a") as file:
-            file.write(json.dumps({"at_s": now_s - began_s[0], **looked(stack)}) + "\n")
+            file.write(json.dumps({"at_s": now_s - began_s[0], **sampled(stack)}) + "\n")
 
-    return Wanted(fleet=fleet, look=look, look_each_s=options.look_s)
+    return Wanted(fleet=fleet, watch=sample, watch_each_s=options.sample_s)
 
 
-def looked(stack: Stack) -> Look:
+def sampled(stack: Stack) -> Sample:
     """Bytes and rows by name, as they are now."""
     found = {f"memory {name}": float(use.memory_bytes) for name, use in uses(stack.pids()).items()}
     with psycopg.connect(stack.env["HOLDFAST_DATABASE_URL"], autocommit=True) as connection:
@@ -102,24 +102,24 @@ def _size(path: Path) -> int:
         return 0
 
 
-def slope_a_day(looks: list[dict[str, Any]], name: str) -> float | None:
-    """Of the second half, by least squares; None: fewer than three looks have it."""
-    half_s = looks[-1]["at_s"] / 2.0
-    seen = [(look["at_s"], look[name]) for look in looks if name in look and look["at_s"] >= half_s]
+def slope_a_day(samples: list[dict[str, Any]], name: str) -> float | None:
+    """Of the second half, by least squares; None: fewer than three samples have it."""
+    half_s = samples[-1]["at_s"] / 2.0
+    seen = [(sample["at_s"], sample[name]) for sample in samples if name in sample and sample["at_s"] >= half_s]
     if len(seen) < 3:
         return None
     at_s, values = zip(*seen, strict=True)
     return statistics.linear_regression(at_s, values).slope * DAY_S
 
 
-def _report(looks: list[dict[str, Any]], options: argparse.Namespace) -> None:
-    report = Report(goal_id="soak", title=f"What grows in {looks[-1]['at_s'] / 60.0:.0f} minutes")
-    names = sorted({name for look in looks for name in look if name != "at_s"})
+def _report(samples: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    report = Report(goal_id="soak", title=f"What grows in {samples[-1]['at_s'] / 60.0:.0f} minutes")
+    names = sorted({name for sample in samples for name in sample if name != "at_s"})
     print(f"\n| | first | last | a day | after {DAYS} days |\n|---|---|---|---|---|")
     small = (0.0, 0.0, 0.0)
     for name in names:
-        values = [look[name] for look in looks if name in look]
-        slope = slope_a_day(looks, name)
+        values = [sample[name] for sample in samples if name in sample]
+        slope = slope_a_day(samples, name)
         kind = name.split()[0]
         if slope is None or (kind == "rows" and not values[-1]):
             continue
@@ -132,14 +132,14 @@ def _report(looks: list[dict[str, Any]], options: argparse.Namespace) -> None:
         if kind in ("memory", "files"):
             report.add(name, unit, [value / MIB for value in values])
     _line("bytes other tables", *small, "MiB")
-    node_days = options.agents * (looks[-1]["at_s"] - looks[0]["at_s"]) / DAY_S
-    total = sum(look for name, look in looks[-1].items() if name.startswith("bytes "))
-    first = sum(look for name, look in looks[0].items() if name.startswith("bytes "))
+    node_days = options.agents * (samples[-1]["at_s"] - samples[0]["at_s"]) / DAY_S
+    total = sum(sample for name, sample in samples[-1].items() if name.startswith("bytes "))
+    first = sum(sample for name, sample in samples[0].items() if name.startswith("bytes "))
     print(f"\nTables grew by {(total - first) / MIB:.1f} MiB, {(total - first) / node_days / MIB:.2f} MiB a node-day.")
     report.facts |= {
         "agents": options.agents, "devices": options.devices, "interval_s": options.interval,
-        "minutes": looks[-1]["at_s"] / 60.0, "looks": len(looks),
-        "a day": {name: slope for name in names if (slope := slope_a_day(looks, name))},
+        "minutes": samples[-1]["at_s"] / 60.0, "samples": len(samples),
+        "a day": {name: slope for name in names if (slope := slope_a_day(samples, name))},
         "bytes a node-day": (total - first) / node_days,
     }  # fmt: skip
     report.finish()

@@ -31,8 +31,8 @@ class Described(OpenAPISchema):
     def operation_security(self, operation: Operation) -> list[dict[str, Any]] | None:
         """None: no way in is asked for."""
         ways = super().operation_security(operation) or []
-        doors = [door for door in operation.auth_callbacks if isinstance(door, TokenAuth | SessionAuth)]
-        return [{name: [door.needed.value] for name in way} for way, door in zip(ways, doors, strict=True)] or None
+        guards = [guard for guard in operation.auth_callbacks if isinstance(guard, TokenAuth | SessionAuth)]
+        return [{name: [guard.needed.value] for name in way} for way, guard in zip(ways, guards, strict=True)] or None
 
 
 class IdConverter(StringConverter):

@@ -43,8 +43,8 @@ class RunError(RuntimeError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """`fleet`, against a stack of our own of this `shape`, or against `server` with `join_token` (and `api_token`,
-    "" for none). `kill_web`: time the return of all at the end. `generators` 0: as few as will do. `look` is called
-    with our own stack each `look_each_s` of the measured window, and at its end; `judge` with it and what all agents
+    "" for none). `kill_web`: time the return of all at the end. `generators` 0: as few as will do. `watch` is called
+    with our own stack each `watch_each_s` of the measured window, and at its end; `judge` with it and what all agents
     counted, once all that they had to say is stored."""
 
     fleet: Fleet
@@ -54,8 +54,8 @@ class Wanted:
     api_token: str = ""
     kill_web: bool = False
     generators: int = 0
-    look: Callable[[Stack], None] | None = None
-    look_each_s: float = 60.0
+    watch: Callable[[Stack], None] | None = None
+    watch_each_s: float = 60.0
     judge: Callable[[Stack, Counted], None] | None = None
 
 
@@ -167,21 +167,21 @@ class _Course:
         begin_s = time.monotonic() + LEAD_S
         self._players.say(BEGIN, begin_s)
         self._say(f"Measuring for {self._fleet.duration_s:.0f} s.")
-        until_s, look_s = begin_s + self._fleet.duration_s, begin_s
+        until_s, watch_s = begin_s + self._fleet.duration_s, begin_s
         while (now_s := time.monotonic()) < until_s:
             self._players.sum(lambda line: line.up)
             self._load.append(os.getloadavg()[0])
-            if now_s >= look_s:
-                self._look()
-                look_s += self._wanted.look_each_s
+            if now_s >= watch_s:
+                self._watch()
+                watch_s += self._wanted.watch_each_s
             time.sleep(min(max(until_s - time.monotonic(), 0.0), 1.0))
-        self._look()
+        self._watch()
         self._use = uses(services)
         self._elapsed_s = time.monotonic() - begin_s + LEAD_S
 
-    def _look(self) -> None:
-        if self._wanted.look is not None and self._target.stack is not None:
-            self._wanted.look(self._target.stack)
+    def _watch(self) -> None:
+        if self._wanted.watch is not None and self._target.stack is not None:
+            self._wanted.watch(self._target.stack)
 
     def compare(self) -> None:
         """What was sent, and what came in, once what follows from the script is over."""

@@ -1,32 +1,9 @@
 """Which columns each kind of thing shows: one table a kind."""
 
 from collections.abc import Callable
-from math import floor
 
+from controlplane.cli import job_cells
 from controlplane.cli.output import ABSENT, Column, Row, age, number, percent, seconds, text
-
-
-def _steps(row: Row) -> str:
-    return f"{row['committed_step']}/{row['total_steps']}"
-
-
-def _done(row: Row) -> str:
-    """All of it only once all steps are committed."""
-    done = row["progress"]
-    return f"{floor(1000 * done) / 10:.1f}%" if done < 1.0 else f"{100 * done:.1f}%"
-
-
-def _replicas(row: Row) -> str:
-    """Of those placed, as long as there are any; and how many were asked for, where that is another number."""
-    shown, asked = f"{row['replicas_active']}/{row['replicas_total']}", row.get("replicas_asked")
-    shown = str(row["replicas_total"]) if row["finished_at"] else shown
-    return shown if not asked or asked == row["replicas_total"] else f"{shown} of {asked}"
-
-
-def _checkpoint_age(row: Row) -> str:
-    """Of a job without one the time that it has trained without."""
-    shown = seconds("checkpoint_age_s")(row)
-    return shown if row["last_checkpoint_step"] is not None or shown == ABSENT else f"none ({shown})"
 
 
 def _devices(row: Row) -> str:
@@ -137,11 +114,11 @@ def _of(spent: str, allowed: str) -> Callable[[Row], str]:
 JOBS = (
     Column(title="NAME", show=text("name")),
     Column(title="STATE", show=text("state"), state=True),
-    Column(title="STEP", show=_steps),
-    Column(title="DONE", show=_done),
+    Column(title="STEP", show=job_cells.steps),
+    Column(title="DONE", show=job_cells.done),
     Column(title="LOSS", show=number("loss", 3)),
     Column(title="STEP-TIME", show=number("step_time_s", 2, "s")),
-    Column(title="REPLICAS", show=_replicas),
+    Column(title="REPLICAS", show=job_cells.replicas),
     Column(title="RESTARTS", show=text("restarts")),
     Column(title="ETTR", show=_ettr),
     Column(title="PRODUCTIVITY", show=percent("productivity"), wide=True),
@@ -154,7 +131,7 @@ JOBS = (
     Column(title="EVICTIONS", show=text("evictions"), wide=True),
     Column(title="PREEMPTIONS", show=text("preemptions"), wide=True),
     Column(title="AT-RISK", show=seconds("work_at_risk_s"), wide=True),
-    Column(title="CHECKPOINT-AGE", show=_checkpoint_age, wide=True),
+    Column(title="CHECKPOINT-AGE", show=job_cells.checkpoint_age, wide=True),
     Column(title="CREATED", show=text("created_at"), wide=True),
     Column(title="REASON", show=text("state_reason"), wide=True),
 )

@@ -103,7 +103,7 @@ FEATURES: tuple[Feature, ...] = (
         layer=Layer.NEW_ATTEMPT,
         fields=("resiliency.allow_relayout",),
         on_device=True,
-        shown="the job goes on in fewer devices from its checkpoint, on CPUs",
+        shown="the job continues in fewer devices from its checkpoint, on CPUs",
         proof=("tests/scenes/test_heat_and_spares.py::test_with_too_few_devices_it_restarts_with_another_layout",),
     ),
     Feature(
@@ -160,7 +160,7 @@ FEATURES: tuple[Feature, ...] = (
     ),
     Feature(
         name="preemption",
-        title="A job saves and yields its devices, and goes on later",
+        title="A job saves and yields its devices, and continues later",
         layer=Layer.NEW_ATTEMPT,
         fields=("scheduling.preemptible", "scheduling.preempt_grace_s", "scheduling.time_limit_s"),
         on_device=True,
@@ -181,7 +181,7 @@ FEATURES: tuple[Feature, ...] = (
     ),
     Feature(
         name="async_save",
-        title="Checkpoints are written while training goes on",
+        title="Checkpoints are written while training continues",
         layer=Layer.BESIDE,
         fields=("checkpoint.async",),
         on_device=True,
@@ -204,7 +204,7 @@ FEATURES: tuple[Feature, ...] = (
         layer=Layer.IN_PROCESS,
         fields=("training.numerics",),
         on_device=True,
-        shown="a NaN and a spike are told to be transient or to stay, on CPUs",
+        shown="a NaN and a spike are found to be transient or to stay, on CPUs",
         proof=("tests/integration/trainer/test_numerics.py",),
         missing="not with virtual stages or data parallelism inside a replica",
     ),
@@ -214,7 +214,7 @@ FEATURES: tuple[Feature, ...] = (
         layer=Layer.BESIDE,
         fields=("resiliency.look_every_s", "resiliency.look_ranks"),
         on_device=True,
-        shown="a job is looked into on schedule while it trains; dumps are those of gloo",
+        shown="a job is inspected on schedule while it trains; dumps are those of gloo",
         proof=(f"{_SCENES}::test_a_job_is_looked_into_on_schedule_while_it_trains",),
     ),
     Feature(

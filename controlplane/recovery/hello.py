@@ -56,7 +56,7 @@ def greet(node: Node, jobs: dict[str, Job], said: AgentHello, greeting: Greeting
         commit(unknown.noted(changes, of_it, closed), of_it)
         for command in Command.objects.filter(pk__in=closed).select_related("node"):
             answers.beside(command)
-    unknown.tell()
+    unknown.report()
 
 
 class _Unknown:
@@ -66,7 +66,7 @@ class _Unknown:
         self._node = node
         self._left: int | None = None
         self._dropped = 0
-        self._told: list[tuple[JobRows, Audit | Publish]] = []
+        self._said: list[tuple[JobRows, Audit | Publish]] = []
 
     def few(self, rows: JobRows, listed: list[RankStatus]) -> list[RankStatus]:
         """Without those beyond `MAX_UNKNOWN`, counted with what this node stops already."""
@@ -92,15 +92,15 @@ class _Unknown:
             if isinstance(change, Close):
                 closed.append(change.command)
             if isinstance(change, Audit | Publish) and UNKNOWN in (getattr(change, "action", ""), _kind(change)):
-                self._told.append((rows, change))
+                self._said.append((rows, change))
                 continue
             yield change
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """One line in the audit log and one event a hello, however many there are."""
-        lines = [(rows, change) for rows, change in self._told if isinstance(change, Audit)]
+        lines = [(rows, change) for rows, change in self._said if isinstance(change, Audit)]
         if len(lines) == 1 and not self._dropped:
-            for rows, change in self._told:
+            for rows, change in self._said:
                 commit([change], rows)
         elif lines or self._dropped:
             rows = lines[0][0] if lines else JobRows(None)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controlplane.slurm import health
+from controlplane.engines.slurm import health
 from tests.attacks.api.test_v19_projects import outsiders, secrets, world
 
 pytestmark = pytest.mark.django_db
