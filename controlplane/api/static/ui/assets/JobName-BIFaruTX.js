@@ -1,1 +1,0 @@
-import{Kn as e,zr as t}from"./basics-B9_w0ugy.js";import{W as n}from"./index-ge86MYDd.js";var r=t();function i({job:t}){return t.id===`unseen`?(0,r.jsx)(r.Fragment,{children:t.name}):(0,r.jsx)(e,{to:n.job(t.id),children:t.name})}export{i as t};

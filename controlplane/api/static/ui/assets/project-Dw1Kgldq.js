@@ -1,0 +1,1 @@
+import{ot as e}from"./index-Cj9EYE7c.js";import{R as t}from"./basics-B9_w0ugy.js";function n(n){let r=e({...t(n??``),enabled:n!==null,staleTime:6e4,refetchInterval:!1,retry:!1});return n===null?null:r.data?.project}export{n as t};
