@@ -1,11 +1,13 @@
 """V19, what is the fleet's and speaks of jobs: an outsider of a private project reads every answer there is."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from controlplane.access.project_models import Role
 from controlplane.changes.kinds import CreatePreemption
+from controlplane.fleet.models import KnownEnd, Reservation
 from controlplane.jobs.models import Replica
 from controlplane.policies.models import ShadowDecision, ShadowRun
 from controlplane.recovery import ledger_rows
@@ -25,6 +27,7 @@ from tests.integration.api.world import running_job
 pytestmark = pytest.mark.django_db
 READS = sorted(name for name in OPERATIONS if name.startswith("GET ") and name not in STREAMS)
 WHO_PARKED = "user:hush-boss"
+HOUR = timedelta(hours=1)
 
 
 def everything() -> tuple[Tenants, dict[str, str]]:
@@ -49,6 +52,7 @@ def everything() -> tuple[Tenants, dict[str, str]]:
     ids = {
         "job_id": mine.id, "incident_id": whole.id, "decision_id": "dec_fleet", "request_id": yields.id,
         "name": "default", "node_id": node.id, "version": "v1", "drain": asked.id,
+        "window_id": "end_1", "reservation_id": "rsv_1",
     }  # fmt: skip
     return found, ids
 
@@ -57,6 +61,12 @@ def _fleet_rows(found: Tenants, at: Any) -> None:
     columns = {"at": at, "rule": "r", "reason_code": "r", "sentence": "s", "policy_version": "p", "snapshot": b""}
     Decision.objects.create(id="dec_fleet", job=None, key="b", choice="open", mode="enforce", applied=True, **columns)
     Breaker.objects.create(id="brk_1", code="evict", segment="", reason="3 acts", opened_at=at, decision_id="dec_fleet")
+    held = {"reason": "r", "who": "user:root", "said_at": at}
+    KnownEnd.objects.create(id="end_1", node=found.nodes[0], source="window", leaves_at=at, back_at=at + HOUR, **held)
+    reserved = Reservation.objects.create(
+        id="rsv_1", project=found.project.name, starts_at=at, ends_at=at + HOUR, **held
+    )
+    reserved.nodes.set(found.nodes)
     run = ShadowRun.objects.create(
         role="candidate", state="running", document={}, version="v1", live_number=0, bar={}, who="user:root",
         reason="r", started_at=at,
