@@ -54,7 +54,7 @@ def test_what_it_says_is_what_the_rows_say(page: Page) -> None:
     working = Rank.objects.filter(state="training").count()
     assert ended + hung + working == REPLICAS * TP * PP
     expect(said).to_have_text(
-        f"512 ranks in 64 replicas; 1 not contributing; {working} at work; {hung} hung; {ended} ended"
+        f"512 ranks in 64 replicas; 1 not contributing; {hung} hung; {working} not reported; {ended} ended"
     )
     assert page.locator(".replica").count() == 0, "no table of 512 ranks"
 

@@ -33,7 +33,7 @@ def everywhere(job: Job) -> list[float | None]:
     gauges.refresh()
     summary = job_summary(Job.objects.get(pk=job.pk))
     column = next(column for column in JOBS if column.title == "CHECKPOINT-AGE")
-    shown = column.show({"checkpoint_age_s": summary["checkpoint_age_s"]})
+    shown = column.show(summary)
     assert (shown == "-") == (summary["checkpoint_age_s"] is None)
     return [metrics.FLEET.get_sample_value(SERIES, {"job_id": job.id}), summary["checkpoint_age_s"]]
 
