@@ -33,6 +33,7 @@ from tests.integration.api.matrix import OPERATIONS
 from tests.integration.api.principals import Browser as Session
 from tests.integration.api.tenants import account, spec
 from tests.integration.backend.builders import kill_rank, live_ranks, make_fleet, run_job
+from tests.integration.backend.test_engines import HEADER, Player, line, pilot, slurm  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.e2e, pytest.mark.django_db(transaction=True), pytest.mark.timeout(360)]
 PROJECT = "vision"
@@ -162,10 +163,14 @@ def refused(page: Page, control: Control, ids: dict[str, str]) -> bool:
 
 
 def test_a_control_may_be_pressed_where_the_server_carries_its_order_out_and_says_why_not_elsewhere(
-    real: Target, chromium: Browser, settings: Settings
+    real: Target,
+    chromium: Browser,
+    settings: Settings,
+    slurm: Player,  # noqa: F811
 ) -> None:
     settings.HOLDFAST_DEMO = True
-    ids = world()
+    ids = world() | {"pool_id": "9"}
+    slurm.answers(line("n1", "ALLOCATED"), HEADER + pilot(1, node="n1") + pilot(2, "PENDING", why="Resources"))
     sources = "\n".join(path.read_text(encoding="utf-8") for path in (FRONTEND / "src").rglob("*.tsx"))
     drawn = set(re.findall(r'\bdoes="([^"]+)"', sources)) - ELSEWHERE
     shown: set[str] = set()
