@@ -24,7 +24,7 @@ from controlplane.policy.ledger.bill import (
     month_of,
 )
 from controlplane.protocol.ledger import TimeClass, charged_classes
-from controlplane.recovery import ledger_pass
+from controlplane.recovery import bill_rows, ledger_pass
 from controlplane.recovery.bill_models import Bill
 from controlplane.recovery.ledger_load import Scope
 from controlplane.recovery.ledger_models import LedgerHold
@@ -123,7 +123,7 @@ def _keep(project: str, month: str, known_since_s: float, by: Terms, found: Sequ
         project=project, month=month, closed_at=now(), terms=msgspec.to_builtins(by),
         currency=settings.GPU_HOUR_CURRENCY, entries=rows, known_since_s=known_since_s,
     )  # fmt: skip
-    Bill.objects.bulk_create([row], ignore_conflicts=True)
+    bill_rows.close(row)
 
 
 def _kept(row: Bill) -> tuple[tuple[Entry, ...], dict[str, str]]:

@@ -10,8 +10,8 @@ from tests.house.tree import ROOT, library_files, relative, tree
 
 RECOVERY = "controlplane/recovery/"
 COMMITS = (
-    "breaker_rows", "commit", "diagnostics", "holding", "kept", "kept_saves", "ledger_rows", "request_rows",
-    "resumption_rows", "shared_rows", "signals",
+    "bill_rows", "breaker_rows", "commit", "diagnostics", "holding", "kept", "kept_saves", "ledger_rows",
+    "request_rows", "resumption_rows", "shared_rows", "signals",
 )  # fmt: skip
 """They carry out what the core has told them, and decide nothing."""
 STILL = (

@@ -10,12 +10,13 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from controlplane.config.guards import UMASK
 from controlplane.engines.slurm import answers
 
 ANSWER_TIMEOUT_S = 20.0
 KILL_WAIT_S = 30
 """Slurm's own default (slurm.conf(5), KillWait)."""
+PRIVATE = 0o077
+"""Mask of what the programs create."""
 MAX_WORDS_CHARS = 1000
 
 
@@ -66,7 +67,13 @@ def submit(text: str, options: Sequence[str], *, partition: str = "") -> str:
     environment.pop("SLURM_UMASK", None)  # Of a job in which this runs; sbatch would believe it.
     try:
         done = subprocess.run(
-            argv, input=text.encode(), capture_output=True, timeout=limit_s, check=False, env=environment, umask=UMASK
+            argv,
+            input=text.encode(),
+            capture_output=True,
+            timeout=limit_s,
+            check=False,
+            env=environment,
+            umask=PRIVATE,
         )
     except subprocess.TimeoutExpired as error:
         raise SlurmError(
